@@ -1,0 +1,82 @@
+"""Every TRCOMP_* environment variable: type, default, help, part of the compile key or not."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from trcomp.errors import Problem, SpecError
+
+T = TypeVar("T", bool, int, str)
+
+_TRUE = {"1", "true", "yes", "on"}
+_FALSE = {"", "0", "false", "no", "off"}
+
+
+@dataclass(frozen=True)
+class Flag(Generic[T]):
+    """One environment variable. `flag.get()` reads the environment at each call."""
+
+    name: str
+    default: T
+    help: str
+    in_key: bool = False
+    """Whether two runs that differ in it must not share a compiled executable."""
+
+    def get(self, environ: Mapping[str, str] | None = None) -> T:
+        """The flag's value.
+
+        Raises:
+            SpecError: The variable is set to something its type does not admit.
+        """
+        text = (os.environ if environ is None else environ).get(self.name)
+        if text is None:
+            return self.default
+        if isinstance(self.default, bool):
+            low = text.strip().lower()
+            if low in _TRUE | _FALSE:
+                return low in _TRUE
+            raise SpecError([Problem(self.name, text, "a switch: 1 or 0.")])
+        if isinstance(self.default, int):
+            try:
+                return int(text)
+            except ValueError:
+                raise SpecError([Problem(self.name, text, "a whole number.")]) from None
+        return text
+
+
+# What the entrypoint tells its workers.
+WORKER = Flag(
+    "TRCOMP_WORKER", False, "Set in trcomp's workers: `import torch` brings up the runtime."
+)
+ENABLED = Flag("TRCOMP_ENABLED", True, "0 runs the script on torch's own devices, without XLA.")
+DEBUG = Flag(
+    "TRCOMP_DEBUG", False, "1 dumps graphs into output/data/compiler and logs each compile."
+)
+COORDINATOR = Flag(
+    "TRCOMP_COORDINATOR", "", "address:port at which the ranks of a job find each other."
+)
+JOB_NAME = Flag("TRCOMP_JOB_NAME", "", "The job this process belongs to.")
+HOST_ADDRESSES = Flag(
+    "TRCOMP_HOST_ADDRESSES",
+    "",
+    "name=address pairs, comma-separated, where host names do not resolve.",
+)
+LOG_DIR = Flag("TRCOMP_LOG_DIR", "", "Where the supervisor writes one log file per rank.")
+REPORT_DIR = Flag("TRCOMP_REPORT_DIR", "", "Where each worker writes its metrics as it ends.")
+GRACE_SECONDS = Flag("TRCOMP_GRACE_SECONDS", 30, "Seconds between SIGTERM and SIGKILL.")
+
+# The client.
+HOME = Flag("TRCOMP_HOME", "", "Where job directories live; default ~/.local/share/trcomp.")
+
+# The runtime.
+PREFETCH = Flag("TRCOMP_PREFETCH", 2, "Batches the device loader keeps ahead of the step.")
+BUCKET_MB = Flag(
+    "TRCOMP_BUCKET_MB", 32, "Size of a gradient all-reduce bucket, in MiB.", in_key=True
+)
+
+ALL: tuple[Flag[bool] | Flag[int] | Flag[str], ...] = tuple(
+    value for value in list(globals().values()) if isinstance(value, Flag)
+)
