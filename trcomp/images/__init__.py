@@ -1,0 +1,1 @@
+"""Container images and the instances they run on."""
