@@ -66,6 +66,11 @@ HOST_ADDRESSES = Flag(
 )
 LOG_DIR = Flag("TRCOMP_LOG_DIR", "", "Where the supervisor writes one log file per rank.")
 REPORT_DIR = Flag("TRCOMP_REPORT_DIR", "", "Where each worker writes its metrics as it ends.")
+TOPOLOGY = Flag("TRCOMP_TOPOLOGY", "", "The job's hosts and devices, as Topology.to_json.")
+HOST_INDEX = Flag("TRCOMP_HOST_INDEX", 0, "Which of the topology's hosts this process runs on.")
+ERROR_FILE = Flag(
+    "TRCOMP_ERROR_FILE", "", "Where a worker whose script raises writes why, as JSON."
+)
 GRACE_SECONDS = Flag("TRCOMP_GRACE_SECONDS", 30, "Seconds between SIGTERM and SIGKILL.")
 
 # The client.
