@@ -1,0 +1,56 @@
+"""The table behind `trcomp env --explain`: every variable of every rank, with its reason."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from trcomp.env.topology import DeviceKind, uniform
+from trcomp.env.variables import Variable, for_rank
+
+
+@dataclass(frozen=True)
+class Row:
+    """One rank and its variables."""
+
+    rank: int
+    host: str
+    local_rank: int
+    variables: tuple[Variable, ...]
+
+
+def table(
+    *,
+    instance_count: int,
+    num_devices: int,
+    device_kind: DeviceKind = "gpu",
+    efa: bool = False,
+    dialects: Sequence[str] = ("jax", "pjrt"),
+    num_cpus: int | None = None,
+    user: Mapping[str, str] | None = None,
+    network_interface: str = "eth0",
+) -> tuple[Row, ...]:
+    """What a job on such instances would set, for every rank; computed, nothing is probed.
+
+    Args:
+        instance_count: Hosts, named algo-1 and on as SageMaker names them.
+        num_devices: Devices per host.
+        device_kind: What one rank runs on.
+        efa: Whether the hosts have an Elastic Fabric Adapter.
+        dialects: Whose variables; see `trcomp.env.variables.DIALECTS`.
+        num_cpus: Cores per host, shared out between its ranks; None leaves thread pools alone.
+        user: The environment given to the job.
+        network_interface: The interface between the hosts.
+    """
+    # Text order (algo-1, algo-10, algo-2), as SageMaker lists hosts: ranks follow from it.
+    names = sorted(f"algo-{number}" for number in range(1, instance_count + 1))
+    topology = uniform(names, num_devices, device_kind, network_interface=network_interface)
+    return tuple(
+        Row(
+            rank.rank,
+            rank.host.name,
+            rank.local_rank,
+            for_rank(topology, rank, dialects=dialects, efa=efa, user=user, num_cpus=num_cpus),
+        )
+        for rank in topology.ranks()
+    )
