@@ -1,0 +1,204 @@
+"""A graph to an XLA executable: lowers each node by its rule and compiles all of them as one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import PartitionSpec
+
+from trcomp.errors import InternalError
+from trcomp.runtime import client, views
+from trcomp.runtime.dtypes import TO_JAX, Scalar, cast
+from trcomp.runtime.graph import Graph, Place
+from trcomp.runtime.ir import ScalarSlot, Signature, TensorSlot, View
+from trcomp.runtime.metrics import counters
+
+AXIS = "ranks"
+"""Name of the mesh axis over which collectives reduce."""
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a rule may know besides its operands.
+
+    Attributes:
+        dtypes: The dtype of each output of the functional operator, before any cast to a target's.
+        platform: "cpu" or "gpu": some forms run well on one of them only.
+        sizes: The size of each output.
+    """
+
+    dtypes: tuple[np.dtype[Any], ...]
+    sizes: tuple[tuple[int, ...], ...]
+    platform: str
+    num_ranks: int
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The first output's dtype."""
+        return self.dtypes[0]
+
+    @property
+    def size(self) -> tuple[int, ...]:
+        """The first output's size."""
+        return self.sizes[0]
+
+
+@dataclass(frozen=True)
+class Executable:
+    """A compiled graph. Calling it starts it and returns its outputs, which may still be computing."""
+
+    run: Callable[..., Sequence[jax.Array]]
+    donated: tuple[int, ...]
+    kept: tuple[int, ...]
+    collective: bool
+
+
+class _Lowering:
+    """Evaluates a graph's nodes on traced arrays."""
+
+    def __init__(self, graph: Graph, leaves: list[jax.Array], floats: Any, ints: Any) -> None:
+        self._graph = graph
+        self._leaves = leaves
+        self._floats, self._ints = floats, ints
+        self._next_float = self._next_int = 0
+        self._results: list[tuple[jax.Array, ...]] = []
+        self._reads: dict[tuple[Place, View | None], jax.Array] = {}
+
+    def outputs(self) -> list[jax.Array]:
+        """The arrays of the graph's roots."""
+        for node, places in zip(self._graph.nodes, self._graph.places, strict=True):
+            try:
+                self._results.append(self._lower(node.signature, places, node.scalars))
+            except Exception as error:
+                error.add_note(f"while lowering {node.signature!r}")
+                raise
+        # jit hands an output that is an input, or another output, back as the very same array; each
+        # buffer must be its own, because the next step may overwrite it.
+        seen = {id(leaf) for leaf in self._leaves}
+        roots = []
+        for place in self._graph.roots:
+            array = self._at(place)
+            if id(array) in seen:
+                array = jnp.copy(array)
+            seen.add(id(array))
+            roots.append(array)
+        return roots
+
+    def _at(self, place: Place) -> jax.Array:
+        node, index = place
+        return self._leaves[index] if node < 0 else self._results[node][index]
+
+    def _read(self, place: Place, view: View | None) -> jax.Array:
+        if view is None:
+            return self._at(place)
+        known = self._reads.get((place, view))
+        if known is None:
+            known = self._reads[place, view] = views.read(self._at(place), view)
+        return known
+
+    def _take(self, number: float | int) -> Any:
+        if type(number) is float:
+            self._next_float += 1
+            return self._floats[self._next_float - 1]
+        self._next_int += 1
+        return self._ints[self._next_int - 1]
+
+    def _lower(
+        self, signature: Signature, places: tuple[Place, ...], scalars: tuple[float | int, ...]
+    ) -> tuple[jax.Array, ...]:
+        operands = [
+            self._read(place, view) for place, view in zip(places, signature.views, strict=True)
+        ]
+        numbers = [self._take(number) for number in scalars]
+
+        def resolve(argument: Any) -> Any:
+            if type(argument) is TensorSlot:
+                return operands[argument.index]
+            if type(argument) is ScalarSlot:
+                return Scalar(numbers[argument.index], argument.kind)
+            if type(argument) is tuple:
+                return tuple(resolve(item) for item in argument)
+            return argument
+
+        context = Context(
+            dtypes=tuple(TO_JAX[dtype] for dtype in signature.compute),
+            sizes=tuple(out.size for out in signature.outputs if out is not None),
+            platform=client.platform(),
+            num_ranks=client.num_ranks(),
+        )
+        arguments = [resolve(argument) for argument in signature.arguments]
+        keywords = {name: resolve(argument) for name, argument in signature.keywords.items()}
+        result = signature.rule.lower(context, *arguments, **keywords)
+        arrays = result if isinstance(result, (tuple, list)) else (result,)
+        arrays = [array for array in arrays if array is not None]
+        if len(arrays) != len(signature.outputs):
+            raise InternalError(
+                f"the rule of {signature.rule.name} made {len(arrays)} arrays; "
+                f"{len(signature.outputs)} are due"
+            )
+        stored = []
+        for array, out in zip(arrays, signature.outputs, strict=True):
+            if out is None:
+                stored.append(array)
+                continue
+            array = cast(array, TO_JAX[out.dtype])
+            if array.shape != out.size:
+                raise InternalError(
+                    f"the rule of {signature.rule.name} made shape {array.shape}; {out.size} is due"
+                )
+            stored.append(views.store(array, out))
+        return tuple(stored)
+
+
+def compile_graph(graph: Graph) -> Executable:
+    """Trace, lower and compile a graph.
+
+    A graph with collectives is wrapped in `shard_map` over all ranks' devices. Its arrays are
+    declared replicated, and `check_vma=False` makes the program run on what each rank really holds.
+    """
+    client.start()
+    kept = tuple(i for i in range(len(graph.leaves)) if i not in set(graph.donated))
+
+    def program(donated: Any, others: Any, floats: Any, ints: Any) -> list[jax.Array]:
+        leaves: list[Any] = [None] * len(graph.leaves)
+        for i, array in zip(graph.donated, donated, strict=True):
+            leaves[i] = array
+        for i, array in zip(kept, others, strict=True):
+            leaves[i] = array
+        # The last output is ready when the whole program is; no later step overwrites it, so the
+        # host can wait on it.
+        return [*_Lowering(graph, leaves, floats, ints).outputs(), jnp.zeros((), np.int32)]
+
+    fn: Any = program
+    if graph.collective:
+        everywhere = PartitionSpec()
+        fn = jax.shard_map(
+            program,
+            mesh=client.mesh(),
+            in_specs=everywhere,
+            out_specs=everywhere,
+            check_vma=False,
+        )
+    start = time.perf_counter()
+    jitted = jax.jit(fn, donate_argnums=(0,))
+    compiled = jitted.lower(*arguments(graph, graph.donated, kept)).compile()
+    counters.compiles += 1
+    counters.compile_seconds += time.perf_counter() - start
+    return Executable(compiled, graph.donated, kept, graph.collective)
+
+
+def arguments(graph: Graph, donated: tuple[int, ...], kept: tuple[int, ...]) -> tuple[Any, ...]:
+    """What the executable of a graph is called with."""
+    held = client.to_global if graph.collective else client.to_local
+    return (
+        [held(graph.leaves[i]) for i in donated],
+        [held(graph.leaves[i]) for i in kept],
+        client.numbers(graph.floats, np.float64, graph.collective),
+        client.numbers(graph.ints, np.int64, graph.collective),
+    )

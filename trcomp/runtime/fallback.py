@@ -1,0 +1,109 @@
+"""Operators without a lowering: torch's own decomposition where it has one, else the CPU, counted."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+from torch.utils._pytree import tree_map
+
+from trcomp.runtime.device import DEVICE, NAME
+from trcomp.runtime.dispatch import KEY
+from trcomp.runtime.metrics import counters
+from trcomp.runtime.transfer import to_device, to_host
+
+_CPU = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
+library = torch.library.Library("_", "IMPL")
+
+
+def fallback(op: OpOverload, *args: Any, **kwargs: Any) -> Any:
+    """Run an operator for which the device has no kernel."""
+    if _is_view(op):
+        return op.redispatch(_CPU, *args, **kwargs)
+    decomposition = _decomposition(op)
+    if decomposition is not None:
+        return decomposition(*args, **kwargs)
+    return run_on_cpu(op, *args, **kwargs)
+
+
+def _is_view(op: OpOverload) -> bool:
+    """Whether the operator returns an alias of an argument and writes nothing."""
+    returns = op._schema.returns
+    return (
+        not op._schema.is_mutable
+        and bool(returns)
+        and all(r.alias_info is not None for r in returns)
+    )
+
+
+def _decomposition(op: OpOverload) -> Any:
+    from torch._decomp import core_aten_decompositions
+
+    global _table
+    if _table is None:
+        _table = dict(core_aten_decompositions())
+    return _table.get(op)
+
+
+_table: dict[Any, Any] | None = None
+
+
+def run_on_cpu(op: OpOverload, *args: Any, **kwargs: Any) -> Any:
+    """Compute an operator with torch on the CPU: a sync, a copy each way; counted and named once."""
+    name = op._schema.name.removeprefix("aten::")
+    if op._overloadname != "default":
+        name += f".{op._overloadname}"
+    if not counters.fallbacks[name]:
+        print(
+            f"trcomp: {name} has no lowering; torch runs it on the CPU (named once, counted in the "
+            "metrics)",
+            file=sys.stderr,
+        )
+    counters.fallbacks[name] += 1
+    copies: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def down(argument: Any) -> Any:
+        if isinstance(argument, torch.Tensor) and argument.device.type == NAME:
+            if id(argument) not in copies:
+                copies[id(argument)] = (argument, to_host(argument))
+            return copies[id(argument)][1]
+        if isinstance(argument, torch.device) and argument.type == NAME:
+            return torch.device("cpu")
+        return argument
+
+    result = op(*tree_map(down, args), **tree_map(down, kwargs))
+    originals = {id(host): device for device, host in copies.values()}
+    if op._schema.is_mutable:
+        _write_back(op, args, kwargs, copies)
+
+    def up(made: Any) -> Any:
+        if not isinstance(made, torch.Tensor) or made.device.type != "cpu":
+            return made
+        return originals[id(made)] if id(made) in originals else to_device(made, DEVICE)
+
+    return tree_map(up, result)
+
+
+def _write_back(
+    op: OpOverload,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    copies: dict[int, tuple[torch.Tensor, torch.Tensor]],
+) -> None:
+    for i, argument in enumerate(op._schema.arguments):
+        if argument.alias_info is None or not argument.alias_info.is_write:
+            continue
+        given = args[i] if i < len(args) else kwargs.get(argument.name)
+        for tensor in given if isinstance(given, (list, tuple)) else (given,):
+            if isinstance(tensor, torch.Tensor) and id(tensor) in copies:
+                host = copies[id(tensor)][1]
+                if tensor.size() != host.size():
+                    tensor.resize_(host.size())
+                tensor.copy_(host)
+
+
+def register() -> None:
+    """Make `fallback` the device's kernel of every operator that has none."""
+    library.fallback(fallback, KEY)

@@ -1,0 +1,205 @@
+"""The lazy IR: values on storages, nodes that will make them, buffers that hold them.
+
+    torch storage ──.value──> Value ──pending──> Node ──sources──> Node | Buffer
+                                   └─computed──> Buffer ──> jax.Array
+
+A storage carries one Value. While it is pending the Value names the output of a Node; after a sync it
+holds a Buffer. Nodes point at nodes and buffers, never at Values, so a Value is alive exactly as long
+as some tensor can still see it: that is what decides which outputs a graph has and which of its
+inputs may be donated.
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Hashable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    import jax
+    import torch
+
+    from trcomp.runtime.ops.registry import Rule
+
+
+class View(NamedTuple):
+    """How a tensor lies over its storage, in elements of `dtype`."""
+
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+    dtype: torch.dtype
+
+
+class Output(NamedTuple):
+    """What a node makes: a dense tensor of this size, stored in the order of its strides."""
+
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    num_bytes: int
+
+
+class Signature:
+    """All of a node but its operands: the rule, its static arguments, operand views, outputs.
+
+    Signatures are made once per distinct call and kept for ever, so equality is identity, and a
+    graph's key is a tuple of signatures and small integers.
+
+    Attributes:
+        rule: How to lower it.
+        arguments: The call's positional arguments; tensors and lifted numbers are `TensorSlot`s and
+            `ScalarSlot`s, lists are tuples, the rest is static.
+        keywords: Its keyword-only arguments likewise, those at their default left out.
+        views: How each tensor operand lies over its storage; None for a storage as a whole.
+        outputs: What each output is stored as; None for "as operand 0 is".
+        compute: The dtypes that the functional op itself would return, one per output; an in-place
+            op computes in these and is then cast to its target's.
+        present: For each return of the schema, whether there is an output: backward ops leave out
+            the gradients that nobody asked for.
+    """
+
+    __slots__ = ("arguments", "compute", "keywords", "outputs", "present", "rule", "views")
+
+    def __init__(
+        self,
+        rule: Rule,
+        arguments: tuple[Any, ...],
+        keywords: dict[str, Any],
+        views: tuple[View | None, ...],
+        outputs: tuple[Output | None, ...],
+        compute: tuple[torch.dtype, ...] | None = None,
+        present: tuple[bool, ...] | None = None,
+    ) -> None:
+        self.rule = rule
+        self.arguments = arguments
+        self.keywords = keywords
+        self.views = views
+        self.outputs = outputs
+        if compute is None:
+            compute = tuple(out.dtype for out in outputs if out is not None)
+        self.compute = compute
+        self.present = (True,) * len(outputs) if present is None else present
+
+    def __repr__(self) -> str:
+        outputs = ", ".join(
+            f"{o.dtype}{list(o.size)}".replace("torch.", "") if o else "stored"
+            for o in self.outputs
+        )
+        return f"{self.rule.name} -> {outputs}"
+
+
+class TensorSlot(NamedTuple):
+    """Stands for a node's operand `index` in a signature's arguments."""
+
+    index: int
+
+
+class ScalarSlot(NamedTuple):
+    """Stands for a lifted number: an input of the graph, so that its value is not in the key.
+
+    `kind` is float, int or bool for a Python number, or the dtype of a 0-dim CPU tensor.
+    """
+
+    index: int
+    kind: type | torch.dtype
+
+
+class Buffer:
+    """A computed array on the device, and who still sees it."""
+
+    __slots__ = ("aval", "global_array", "local_array", "owner")
+
+    def __init__(
+        self,
+        local_array: jax.Array | None,
+        owner: Value,
+        global_array: jax.Array | None = None,
+        aval: Hashable = None,
+    ) -> None:
+        self.local_array = local_array
+        self.global_array = global_array
+        self.owner = weakref.ref(owner)
+        """Dead when no tensor sees the buffer any more: then a graph may overwrite it."""
+        array = local_array if local_array is not None else global_array
+        assert array is not None
+        self.aval = (array.shape, array.dtype) if aval is None else aval
+
+
+class Node:
+    """One recorded operation; immutable."""
+
+    __slots__ = ("scalars", "seq", "signature", "sources")
+
+    def __init__(
+        self,
+        signature: Signature,
+        sources: tuple[tuple[Node | Buffer, int], ...],
+        scalars: tuple[float | int, ...],
+    ) -> None:
+        self.signature = signature
+        self.sources = sources
+        """(producer, output index) per operand; the index of a Buffer is 0."""
+        self.scalars = scalars
+        self.seq = next(_seq)
+
+    def __repr__(self) -> str:
+        return f"%{self.seq} = {self.signature!r}"
+
+
+class Value:
+    """What a storage holds now: output `index` of a pending node, or a buffer."""
+
+    __slots__ = ("__weakref__", "buffer", "index", "node")
+
+    node: Node | None
+    buffer: Buffer | None
+
+    def __init__(self, node: Node, index: int) -> None:
+        self.node = node
+        self.index = index
+        self.buffer = None
+        _pending.append(weakref.ref(self))
+
+    @classmethod
+    def of_array(cls, array: jax.Array) -> Value:
+        """A Value that is computed already."""
+        value = cls.__new__(cls)
+        value.node = None
+        value.index = 0
+        value.buffer = Buffer(array, value)
+        return value
+
+    def source(self) -> tuple[Node | Buffer, int]:
+        """What a node that reads this value now points at."""
+        if self.node is not None:
+            return self.node, self.index
+        assert self.buffer is not None
+        return self.buffer, 0
+
+    def settle(self, buffer: Buffer) -> None:
+        """Turn from pending to computed."""
+        self.buffer = buffer
+        self.node = None
+
+
+_seq = itertools.count()
+_pending: list[weakref.ref[Value]] = []
+
+
+def take_pending() -> list[Value]:
+    """All live pending values in order of creation, which is the same on every rank."""
+    live = [value for ref in _pending if (value := ref()) is not None and value.node is not None]
+    _pending.clear()
+    return live
+
+
+def restore_pending(values: list[Value]) -> None:
+    """Put back what `take_pending` took, after a sync that failed."""
+    _pending[:0] = [weakref.ref(value) for value in values if value.node is not None]
+
+
+def num_pending() -> int:
+    """How many values were recorded since the last sync, dead ones included."""
+    return len(_pending)

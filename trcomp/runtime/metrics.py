@@ -1,0 +1,78 @@
+"""What the runtime counts: compiles, syncs, fallbacks and where the seconds go. Cumulative and cheap."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+
+@dataclass
+class Counters:
+    """One process's counters since it started (or since `clear`)."""
+
+    compiles: int = 0
+    """Executables built by XLA."""
+    cache_hits: int = 0
+    """Graphs whose executable existed."""
+    executions: int = 0
+    """Executables run."""
+    recorded_nodes: int = 0
+    """Operations recorded."""
+    early_syncs: int = 0
+    """Graphs cut because the script read a value before the step's end."""
+    steps: int = 0
+    """Step barriers that had work."""
+    donated_buffers: int = 0
+    """Inputs whose memory an output took over."""
+    gathers: int = 0
+    """Strided reads that no slice, transpose or broadcast could express."""
+    fallbacks: Counter[str] = field(default_factory=Counter)
+    """Operators run by torch on the CPU: name -> times."""
+    record_seconds: float = 0.0
+    """Host time between step barriers outside the runtime's own sync: recording and the script."""
+    sync_seconds: float = 0.0
+    """Host time in sync: collecting the graph, its key, and starting the executable."""
+    compile_seconds: float = 0.0
+    """Tracing, lowering and compiling."""
+    run_seconds: float = 0.0
+    """Time the host waited for the device: reads, and backpressure at step barriers."""
+    input_wait_seconds: float = 0.0
+    """Time the step waited for the loader."""
+    samples: int = 0
+    """Samples of the batches that the device loader handed over."""
+    step_marks: list[float] = field(default_factory=list)
+    """`time.perf_counter()` at each step barrier."""
+
+    def clear(self) -> None:
+        """Start again from zero."""
+        for item in fields(self):
+            setattr(self, item.name, type(getattr(self, item.name))())
+
+
+counters = Counters()
+_started = time.perf_counter()
+
+
+def metrics() -> dict[str, Any]:
+    """All counters as plain numbers, `fallbacks` as a dict of operator to count."""
+    values = {item.name: getattr(counters, item.name) for item in fields(counters)}
+    values["fallbacks"] = dict(counters.fallbacks)
+    del values["step_marks"]
+    return values
+
+
+def metrics_report() -> str:
+    """The counters as lines of text, for people."""
+    lines = [f"trcomp metrics after {time.perf_counter() - _started:.1f} s"]
+    for name, value in metrics().items():
+        if name == "fallbacks":
+            continue
+        lines.append(
+            f"  {name:<20} {value:.3f}" if isinstance(value, float) else f"  {name:<20} {value}"
+        )
+    if counters.fallbacks:
+        lines.append("  run on the CPU by torch (no lowering):")
+        lines += [f"    {name:<30} {count}" for name, count in counters.fallbacks.most_common()]
+    return "\n".join(lines)

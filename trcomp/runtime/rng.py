@@ -1,0 +1,60 @@
+"""The device's random stream: a seed and a position, kept on the host; each draw takes one key.
+
+A key is a number that enters the graph as a lifted scalar, so neither a new seed nor a later
+position compiles anything. The graph expands it with a counter-based generator (Philox), so forward
+and backward of one draw share what was drawn because they share the node.
+"""
+
+from __future__ import annotations
+
+import struct
+
+import torch
+
+_MASK = (1 << 64) - 1
+_STATE = struct.Struct("<QQ")
+
+
+class _Stream:
+    seed = torch.initial_seed() & _MASK
+    position = 0
+
+
+def manual_seed(seed: int) -> None:
+    """Start the stream of `seed`."""
+    _Stream.seed = int(seed) & _MASK
+    _Stream.position = 0
+
+
+def _mix(word: int) -> int:
+    """SplitMix64's finalizer: a bijection on 64 bits in which near inputs give unrelated outputs."""
+    word = (word + 0x9E3779B97F4A7C15) & _MASK
+    word = ((word ^ (word >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    word = ((word ^ (word >> 27)) * 0x94D049BB133111EB) & _MASK
+    return word ^ (word >> 31)
+
+
+def next_key() -> int:
+    """The next draw's key, as a signed 64-bit number."""
+    key = _mix(_mix(_Stream.seed) ^ _Stream.position)
+    _Stream.position += 1
+    return key - (1 << 64) if key >> 63 else key
+
+
+def get_state() -> torch.Tensor:
+    """The stream's state, uint8 of shape (16,)."""
+    return torch.frombuffer(
+        bytearray(_STATE.pack(_Stream.seed, _Stream.position)), dtype=torch.uint8
+    ).clone()
+
+
+def set_state(state: torch.Tensor) -> None:
+    """Go back to a state that `get_state` returned.
+
+    Raises:
+        ValueError: `state` is not 16 bytes.
+    """
+    data = bytes(state.to(device="cpu", dtype=torch.uint8).flatten().tolist())
+    if len(data) != _STATE.size:
+        raise ValueError(f"got a random state of {len(data)} bytes; it has {_STATE.size}")
+    _Stream.seed, _Stream.position = _STATE.unpack(data)

@@ -1,0 +1,95 @@
+"""Turns what is pending into device buffers: graph, key, executable, run. Asynchronous."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Hashable
+
+import jax
+
+from trcomp.runtime import client, ir
+from trcomp.runtime.compiler import Executable, arguments, compile_graph
+from trcomp.runtime.graph import Graph, build
+from trcomp.runtime.ir import Buffer, Value
+from trcomp.runtime.metrics import counters
+
+_executables: dict[Hashable, Executable] = {}
+_lock = threading.RLock()
+_in_flight: deque[jax.Array] = deque()
+_MAX_IN_FLIGHT = 2
+"""Steps the host may be ahead of the device: one to overlap, not so many that memory fills up."""
+
+
+def sync(wait: bool = False) -> None:
+    """A step barrier: everything pending is compiled if need be and started; buffers are donated.
+
+    Args:
+        wait: Whether to return only when the device has finished.
+    """
+    before = counters.executions
+    evaluate(donate=True)
+    if counters.executions > before:
+        counters.steps += 1
+        counters.step_marks.append(time.perf_counter())
+    if wait:
+        _wait(leave=0)
+
+
+def evaluate(*, donate: bool = False) -> None:
+    """Compute every live pending value; without `donate` it is an early sync."""
+    with _lock:
+        start = time.perf_counter()
+        waited = counters.compile_seconds + counters.run_seconds
+        values = ir.take_pending()
+        if not values:
+            return
+        graph = build(values, donate=donate)
+        try:
+            _run(graph)
+        except BaseException:
+            ir.restore_pending(values)
+            raise
+        counters.early_syncs += not donate
+        waited = counters.compile_seconds + counters.run_seconds - waited
+        counters.sync_seconds += time.perf_counter() - start - waited
+
+
+def _run(graph: Graph) -> None:
+    executable = _executables.get(graph.key)
+    if executable is None:
+        executable = _executables[graph.key] = compile_graph(graph)
+    else:
+        counters.cache_hits += 1
+    results = executable.run(*arguments(graph, executable.donated, executable.kept))
+    counters.executions += 1
+    counters.donated_buffers += len(executable.donated)
+    *arrays, finished = results
+    for value, array in zip(graph.values, arrays, strict=True):
+        _settle(value, array, graph.collective)
+    _in_flight.append(finished)
+    _wait(leave=_MAX_IN_FLIGHT)
+
+
+def _settle(value: Value, array: jax.Array, collective: bool) -> None:
+    if collective:
+        value.settle(Buffer(None, value, global_array=array))
+    else:
+        value.settle(Buffer(array, value))
+
+
+def _wait(leave: int) -> None:
+    """Wait for the oldest executables until at most `leave` are running."""
+    start = time.perf_counter()
+    while len(_in_flight) > leave:
+        _in_flight.popleft().block_until_ready()
+    counters.run_seconds += time.perf_counter() - start
+
+
+def fetch(value: Value) -> jax.Array:
+    """The value as an array on this process's device, computed first if it is pending."""
+    if value.node is not None:
+        evaluate()
+    assert value.buffer is not None
+    return client.to_local(value.buffer)

@@ -1,0 +1,76 @@
+"""Tensors between host and device."""
+
+from __future__ import annotations
+
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+
+from trcomp.runtime import client, storage
+from trcomp.runtime.device import check_fork, check_index
+from trcomp.runtime.dtypes import TO_JAX
+from trcomp.runtime.ir import Value
+from trcomp.runtime.metrics import counters
+from trcomp.runtime.storage import output, value_of
+from trcomp.runtime.sync import fetch
+
+# numpy has no bfloat16 of its own: such tensors pass as 16-bit integers with the same bytes.
+_CARRIED = {torch.bfloat16: torch.int16}
+
+
+def upload(tensor: torch.Tensor) -> Value:
+    """A Value with a private copy of a dense row-major CPU tensor. Records nothing; thread safe."""
+    check_fork()
+    carrier = _CARRIED.get(tensor.dtype)
+    tensor = tensor.detach().resolve_conj().resolve_neg()
+    host = (tensor if carrier is None else tensor.view(carrier)).numpy()
+    return Value.of_array(client.put(host.view(TO_JAX[tensor.dtype])))
+
+
+def to_device(
+    tensor: torch.Tensor,
+    device: torch.device | None = None,
+    memory_format: torch.memory_format | None = None,
+) -> torch.Tensor:
+    """A copy of a CPU tensor on the device.
+
+    Args:
+        tensor: On the CPU, any shape, strides and dtype that XLA has.
+        device: The `xla` device; there is one per process.
+        memory_format: As for `torch.Tensor.to`; by default dense strides are kept.
+
+    Returns:
+        A tensor of the same size and dtype that shares nothing with `tensor`. It takes no part in
+        autograd.
+    """
+    if device is not None:
+        check_index(device)
+    host = tensor.detach()
+    size, stride = tuple(host.size()), storage.stride_as(host, memory_format)
+    host = host.permute(storage.storage_order(size, stride)).contiguous()
+    return storage.wrap(upload(host), output(size, host.dtype, stride))
+
+
+def download(array: jax.Array, dtype: torch.dtype) -> torch.Tensor:
+    """A device array's elements on the host, flat, in its row-major order, private to the caller."""
+    start = time.perf_counter()
+    host = np.array(array).reshape(-1)
+    counters.run_seconds += time.perf_counter() - start
+    if host.dtype == jnp.bfloat16:
+        return torch.from_numpy(host.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(host)
+
+
+def to_host(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy of a device tensor on the CPU, with the same size, strides and dtype."""
+    check_fork()
+    flat = download(fetch(value_of(tensor)), tensor.dtype)
+    if flat.dtype != tensor.dtype:
+        flat = flat.view(tensor.dtype)
+    host = torch.as_strided(flat, tensor.size(), tensor.stride(), tensor.storage_offset())
+    if host.numel() == flat.numel() and storage.is_dense(tuple(host.size()), host.stride()):
+        return host
+    return host.clone()
