@@ -1,0 +1,78 @@
+"""Which backend runs a job: a literal table, each module imported when first needed."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, cast
+
+from trcomp.errors import BackendUnavailableError, JobNotFoundError, Problem, SpecError
+
+if TYPE_CHECKING:
+    from trcomp.backends.base import Backend
+    from trcomp.spec import JobSpec
+
+BACKENDS = {
+    "process": "trcomp.backends.process",
+}
+
+_LATER = {
+    "local": "docker",
+    "local_gpu": "docker",
+}
+"""Instance types whose backend does not exist yet; every ``ml.*`` is one too."""
+
+
+def instance_type_problems(instance_type: str) -> list[Problem]:
+    """What is wrong with an instance type here and now: its backend does not exist yet."""
+    if instance_type == "local_process":
+        return []
+    backend = _LATER.get(instance_type, "sagemaker")
+    allowed = f"the {backend} backend is not supported yet; 'local_process' runs on this machine."
+    return [Problem("instance_type", instance_type, allowed)]
+
+
+def problems(spec: JobSpec) -> list[Problem]:
+    """What the backend of a spec's instance type cannot do, that there is none included."""
+    found = instance_type_problems(spec.instance_type)
+    # The process backend stands in for one that is missing: files are files everywhere.
+    return found + named("process").problems(spec)
+
+
+def for_instance_type(instance_type: str) -> Backend:
+    """The backend that runs jobs of an instance type.
+
+    Raises:
+        SpecError: Its backend does not exist yet.
+    """
+    found = instance_type_problems(instance_type)
+    if found:
+        raise SpecError(found)
+    return named("process")
+
+
+def named(name: str) -> Backend:
+    """The backend of that name.
+
+    Raises:
+        BackendUnavailableError: There is none.
+    """
+    if name not in BACKENDS:
+        raise BackendUnavailableError(
+            f"There is no backend {name!r}; trcomp has {', '.join(BACKENDS)}.",
+            "Handles look like process://NAME; `trcomp list` shows those of this machine.",
+        )
+    return cast("Backend", importlib.import_module(BACKENDS[name]))
+
+
+def parse_handle(handle: str) -> tuple[str, str]:
+    """Backend and job name of ``backend://name``; a bare name means ``process://name``.
+
+    Raises:
+        JobNotFoundError: The text is no handle.
+    """
+    backend, separator, name = handle.rpartition("://")
+    if not name or "/" in name or name in {".", ".."} or (separator and not backend):
+        raise JobNotFoundError(
+            f"{handle!r} is no job handle.", handle, "Handles look like process://NAME."
+        )
+    return backend or "process", name

@@ -1,0 +1,246 @@
+"""The runner of one process job: starts its hosts, watches them, keeps the record, packs results.
+
+    python -m trcomp.backends.process_runner < plan.json
+
+It detaches from whoever started it and returns to them once it has taken over the record. SIGTERM
+stops the job, a second one kills it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from trcomp import flags
+from trcomp.backends import record, results
+from trcomp.backends.base import Failure, HostPlan, JobStatus, Plan
+from trcomp.backends.record import ProcessRecord
+from trcomp.contract import Paths
+
+STARTED = "started"
+"""The file in a host's log directory that its entrypoint makes when its workers run."""
+
+_TICK_SECONDS = 0.05
+_MARGIN_SECONDS = 5
+"""What a host gets beyond its workers' grace to write why it failed."""
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+class Runner:
+    """One job from Starting to its end."""
+
+    def __init__(self, plan: Plan, written: ProcessRecord) -> None:
+        self.plan = plan
+        self.record = written
+        self.running: dict[str, subprocess.Popen[bytes]] = {}
+        self.failed: tuple[str, int] | None = None
+        """The host that failed first and how it ended."""
+        self.stop_requests = 0
+        self.kill_at: float | None = None
+        self._selector = selectors.DefaultSelector()
+        self._libc = ctypes.CDLL(None, use_errno=True)
+
+    def take_over(self) -> None:
+        """Become the one process that writes the record, and be ready to be stopped."""
+        # Orphans of the job come to this process, which can then end them.
+        self._libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._selector.register(reader, selectors.EVENT_READ, None)
+        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._note_stop)
+        pid = os.getpid()
+        owner = {"runner_pid": pid, "runner_start": record.start_ticks(pid)}
+        self._enter(JobStatus.STARTING, **owner)
+
+    def run(self) -> None:
+        """Run the job to its end, whatever happens."""
+        try:
+            for host in self.plan.hosts:
+                self._start(host)
+            self._watch()
+            failure = self._failure()
+        except Exception as error:
+            failure = Failure(
+                message=f"A defect of trcomp: {error!r}",
+                exit_code=70,
+                traceback=traceback.format_exc(),
+            )
+        finally:
+            self._end_all()
+        self._finish(failure)
+
+    def _start(self, host: HostPlan) -> None:
+        logs = self.plan.directory / "logs"
+        with (logs / f"{host.name}.log").open("wb") as log:
+            process = subprocess.Popen(
+                host.argv,
+                cwd=Paths(host.root).code,
+                env=os.environ | host.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                # No host outlives its runner. This process has one thread, so the hook is safe.
+                preexec_fn=self._die_with_runner,
+            )
+        self.running[host.name] = process
+        descriptor = os.pidfd_open(process.pid)
+        self._selector.register(descriptor, selectors.EVENT_READ, host.name)
+
+    def _die_with_runner(self) -> None:
+        self._libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+
+    def _watch(self) -> None:
+        while self.running:
+            starting = self.record.status is JobStatus.STARTING
+            if starting and self._all_started():
+                self._enter(JobStatus.TRAINING)
+                starting = False
+            for key, _ in self._selector.select(self._timeout(starting)):
+                if key.data is None:
+                    os.read(key.fd, 64)
+                else:
+                    self._reap(key.fd, key.data)
+            self._obey_stop()
+            if self.kill_at is not None and time.monotonic() >= self.kill_at:
+                self._signal_all(signal.SIGKILL)
+                self.kill_at = None
+
+    def _all_started(self) -> bool:
+        logs = self.plan.directory / "logs"
+        return all((logs / host.name / STARTED).exists() for host in self.plan.hosts)
+
+    def _timeout(self, starting: bool) -> float | None:
+        if starting:
+            return _TICK_SECONDS
+        return None if self.kill_at is None else max(0.0, self.kill_at - time.monotonic())
+
+    def _reap(self, descriptor: int, name: str) -> None:
+        self._selector.unregister(descriptor)
+        os.close(descriptor)
+        returncode = self.running.pop(name).wait()
+        if returncode != 0 and self.failed is None and self.kill_at is None:
+            self.failed = (name, returncode)
+            self._signal_all(signal.SIGTERM)
+            self._set_deadline()
+
+    def _note_stop(self, number: int, frame: object) -> None:
+        self.stop_requests += 1
+
+    def _obey_stop(self) -> None:
+        if self.stop_requests == 0 or not self.running:
+            return
+        if self.record.status is not JobStatus.STOPPING:
+            self._enter(JobStatus.STOPPING)
+            self._signal_all(signal.SIGTERM)
+            self._set_deadline()
+        if self.stop_requests > 1:
+            self.kill_at = time.monotonic()
+
+    def _set_deadline(self) -> None:
+        grace = max(flags.GRACE_SECONDS.get(host.environment) for host in self.plan.hosts)
+        self.kill_at = time.monotonic() + grace + _MARGIN_SECONDS
+
+    def _signal_all(self, number: signal.Signals) -> None:
+        for process in self.running.values():
+            process.send_signal(number)
+
+    def _end_all(self) -> None:
+        """End every process of the job that is left: hosts, and orphans of killed hosts."""
+        self._signal_all(signal.SIGKILL)
+        while children := _children(os.getpid()):
+            for pid in children:
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+
+    def _failure(self) -> Failure | None:
+        if self.failed is None or self.record.status is JobStatus.STOPPING:
+            return None
+        name, returncode = self.failed
+        host = next(host for host in self.plan.hosts if host.name == name)
+        return results.failure_of(Paths(host.root), self.plan.directory / "logs", name, returncode)
+
+    def _finish(self, failure: Failure | None) -> None:
+        stopped = self.record.status is JobStatus.STOPPING
+        self._enter(JobStatus.UPLOADING)
+        try:
+            places = self._pack(with_model=failure is None)
+        except Exception as error:
+            places = {}
+            message = f"The results could not be written to {self.plan.output_dir}: {error}"
+            failure = failure or Failure(message=message, exit_code=70)
+        if failure is not None:
+            self.record = self.record.model_copy(update=places).failed(failure)
+            record.write(self.plan.directory, self.record)
+        else:
+            self._enter(JobStatus.STOPPED if stopped else JobStatus.COMPLETED, **places)
+
+    def _pack(self, with_model: bool) -> dict[str, str]:
+        roots = [Paths(host.root) for host in self.plan.hosts]
+        report = results.merged_report(self.plan.handle, roots)
+        text = json.dumps(report, indent=2) + "\n"
+        (self.plan.directory / "report.json").write_text(text, encoding="utf-8")
+        directories = {"output": [paths.output_data for paths in roots]}
+        if with_model:
+            directories["model"] = [paths.model for paths in roots]
+        places = {}
+        for name, sources in directories.items():
+            target = self.plan.output_dir / f"{name}.tar.gz"
+            if results.write_archive(target, sources):
+                places[name] = f"file://{target}"
+        return places
+
+    def _enter(self, status: JobStatus, **changes: Any) -> None:
+        self.record = self.record.entered(status, **changes)
+        record.write(self.plan.directory, self.record)
+
+
+def _children(pid: int) -> list[int]:
+    text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    return [int(child) for child in text.split()]
+
+
+def _detached(ready: Callable[[], None], work: Callable[[], None]) -> int:
+    """Run work in a process of its own session; return once it has called ready."""
+    reader, writer = os.pipe()
+    if pid := os.fork():
+        os.close(writer)
+        if os.read(reader, 1):
+            return 0
+        os.waitpid(pid, 0)
+        return 70
+    os.setsid()
+    os.close(reader)
+    os.chdir("/")
+    ready()
+    os.write(writer, b".")
+    os.close(writer)
+    work()
+    return 0
+
+
+def main() -> int:
+    """Read the plan from standard input and run its job."""
+    plan = Plan.model_validate_json(sys.stdin.buffer.read())
+    written = record.read(plan.directory)
+    if written is None:
+        print(f"There is no record in {plan.directory}.", file=sys.stderr)
+        return 70
+    runner = Runner(plan, written)
+    return _detached(runner.take_over, runner.run)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,68 @@
+"""job.json: the record of one process job, written whole or not at all."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from trcomp.backends.base import Failure, JobRecord
+from trcomp.errors import InternalError
+
+FILE = "job.json"
+
+
+class ProcessRecord(JobRecord):
+    """A job's record with the process that runs it."""
+
+    runner_pid: int | None = None
+    runner_start: int | None = None
+    """Clock ticks since boot: with the pid it names one process, whatever pids are used again."""
+
+    def abandoned(self) -> ProcessRecord:
+        """The record of a job whose runner died before it could write how the job ended."""
+        message = "The job's runner died; the machine restarted, or it was killed."
+        return self.failed(Failure(message=message, exit_code=70))
+
+    @property
+    def runner_alive(self) -> bool:
+        """Whether the process that runs the job still exists."""
+        return self.runner_pid is not None and start_ticks(self.runner_pid) == self.runner_start
+
+
+def write(directory: Path, record: ProcessRecord) -> None:
+    """Replace the record in one step: a reader sees the old or the new one."""
+    temporary = directory / f".{FILE}.{os.getpid()}"
+    temporary.write_text(record.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    os.replace(temporary, directory / FILE)
+
+
+def read(directory: Path) -> ProcessRecord | None:
+    """The record in a job's directory; None if there is no job.
+
+    Raises:
+        InternalError: The file is there but is no record.
+    """
+    try:
+        text = (directory / FILE).read_text(encoding="utf-8")
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    try:
+        return ProcessRecord.model_validate_json(text)
+    except ValidationError as error:
+        raise InternalError(
+            f"{directory / FILE} is no job record: {error.error_count()} fields are wrong.",
+            f"Another version of trcomp may have written it; remove {directory}.",
+        ) from None
+
+
+def start_ticks(pid: int) -> int | None:
+    """When a process started, in clock ticks since boot; None if it has ended."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    # The name, in parentheses, may hold blanks and parentheses itself: proc(5).
+    fields = stat.rpartition(")")[2].split()
+    return None if fields[0] in {"Z", "X"} else int(fields[19])

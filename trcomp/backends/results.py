@@ -1,0 +1,131 @@
+"""What a local job leaves: its archives, the merged report, the cause of a failure."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tarfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from trcomp.backends.base import Failure
+from trcomp.contract import Paths
+
+_WHERE = re.compile(r"(?:rank (\d+) on )?host (\S+), exit code (\d+)")
+_LAST_LINES = 20
+# Weights hardly compress: the fastest level costs little size and much less time.
+_COMPRESSION = 1
+
+
+def write_archive(target: Path, directories: Sequence[Path]) -> bool:
+    """Pack the contents of several hosts' directories into one archive.
+
+    Where two hosts have a file of the same name the first host's is kept: rank 0 runs there.
+
+    Returns:
+        False, and no archive, if the directories hold nothing.
+    """
+    files: dict[str, Path] = {}
+    for directory in directories:
+        for path in sorted(directory.rglob("*")):
+            files.setdefault(path.relative_to(directory).as_posix(), path)
+    if not files:
+        return False
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = target.with_name(f".{target.name}.part")
+    with tarfile.open(temporary, "w:gz", compresslevel=_COMPRESSION) as archive:
+        for name, path in files.items():
+            archive.add(path, arcname=name, recursive=False)
+    os.replace(temporary, target)
+    return True
+
+
+def merged_report(handle: str, hosts: Iterable[Paths]) -> dict[str, Any]:
+    """The reports of a job's workers, in order of rank, and what they say of the job.
+
+    The slowest rank sets a job's pace, so times and counts are the largest of all ranks; samples
+    per second add up.
+    """
+    ranks = []
+    for paths in hosts:
+        for path in paths.output_data.glob("trcomp/rank-*.json"):
+            try:
+                ranks.append(json.loads(path.read_text(encoding="utf-8")))
+            except ValueError:  # a worker was killed while it wrote
+                continue
+    ranks.sort(key=lambda report: report.get("rank", 0))
+    return {"job": handle, "totals": _totals(ranks), "ranks": ranks}
+
+
+def failure_of(paths: Paths, logs: Path, host: str, returncode: int) -> Failure:
+    """Why a host failed, from what its entrypoint wrote and logged.
+
+    Args:
+        paths: The host's /opt/ml tree.
+        logs: The job's log directory.
+        host: The host's name.
+        returncode: How its entrypoint ended, negative for a signal.
+    """
+    exit_code = 128 - returncode if returncode < 0 else returncode
+    try:
+        text = paths.failure.read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        text = ""
+    head, _, rest = text.partition("\n")
+    where, _, after = rest.partition("\n")
+    match = _WHERE.fullmatch(where)
+    rank = int(match[1]) if match and match[1] else None
+    log = logs / f"{host}.log" if rank is None else logs / host / f"rank-{rank}.log"
+    return Failure(
+        message=head or f"The entrypoint of {host} ended with exit code {exit_code}.",
+        exit_code=int(match[3]) if match else exit_code,
+        host=match[2] if match else host,
+        rank=rank,
+        traceback=(after if match else rest).strip("\n"),
+        last_lines=last_lines(log),
+    )
+
+
+def last_lines(log: Path) -> tuple[str, ...]:
+    """The last lines of a log, oldest first."""
+    try:
+        with log.open("rb") as stream:
+            size = stream.seek(0, os.SEEK_END)
+            stream.seek(max(0, size - 64 * 1024))
+            text = stream.read().decode(errors="replace")
+    except FileNotFoundError:
+        return ()
+    return tuple(text.splitlines()[-_LAST_LINES:])
+
+
+def _totals(ranks: list[dict[str, Any]]) -> dict[str, Any]:
+    largest = [
+        "steps",
+        "compiles",
+        "cache_hits",
+        "executions",
+        "recorded_nodes",
+        "early_syncs",
+        "record_seconds",
+        "compile_seconds",
+        "run_seconds",
+        "input_wait_seconds",
+        "first_step_seconds",
+        "steady_step_seconds",
+        "peak_rss_bytes",
+    ]
+    totals: dict[str, Any] = {"num_ranks": len(ranks)}
+    for name in largest:
+        values = [rank[name] for rank in ranks if rank.get(name) is not None]
+        if values:
+            totals[name] = max(values)
+    rates = [rank["samples_per_second"] for rank in ranks if rank.get("samples_per_second")]
+    if rates:
+        totals["samples_per_second"] = sum(rates)
+    fallbacks: dict[str, int] = {}
+    for rank in ranks:
+        for op, count in (rank.get("fallbacks") or {}).items():
+            fallbacks[op] = fallbacks.get(op, 0) + count
+    return totals | {"fallbacks": fallbacks}

@@ -1,0 +1,89 @@
+"""The user's code as a list of files: what is copied into a job and what is left behind."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from trcomp.backends.base import FileCopy
+from trcomp.errors import Problem, nearest
+from trcomp.spec import JobSpec
+
+IGNORED = frozenset(
+    {
+        ".git",
+        ".hg",
+        ".svn",
+        ".hypothesis",
+        ".ipynb_checkpoints",
+        ".mypy_cache",
+        ".pytest_cache",
+        ".ruff_cache",
+        ".tox",
+        "__pycache__",
+        "node_modules",
+    }
+)
+"""Directories that are no part of a job's code; neither is any virtual environment."""
+
+
+def problems(spec: JobSpec) -> list[Problem]:
+    """What is wrong with the entry point and source directory on this machine."""
+    found: list[Problem] = []
+    if not spec.entry_point.endswith(".py"):
+        found.append(Problem("entry_point", spec.entry_point, "a Python script, *.py, is needed."))
+    if spec.source_dir is None:
+        if not Path(spec.entry_point).is_file():
+            found.append(Problem("entry_point", spec.entry_point, "there is no such file."))
+        return found
+    root = Path(spec.source_dir)
+    if not root.is_dir():
+        return [*found, Problem("source_dir", str(root), "there is no such directory.")]
+    if not _inside(root, root / spec.entry_point):
+        allowed = "a path inside source_dir, relative to it, is needed."
+        found.append(Problem("entry_point", spec.entry_point, allowed))
+    elif not (root / spec.entry_point).is_file():
+        scripts = sorted(str(path.relative_to(root)) for path in root.glob("*.py"))
+        near = nearest(spec.entry_point, scripts)
+        allowed = f"there is no such file in {root}."
+        found.append(Problem("entry_point", spec.entry_point, allowed, near))
+    return found
+
+
+def plan_files(spec: JobSpec) -> tuple[FileCopy, ...]:
+    """The files that reach the job's code directory, in order of their names.
+
+    Symbolic links are followed, so that the job does not depend on what they point at later.
+    """
+    if spec.source_dir is None:
+        path = Path(spec.entry_point)
+        return (_copy(path, path.name),)
+    root = Path(spec.source_dir)
+    return tuple(_copy(path, path.relative_to(root).as_posix()) for path in _walk(root))
+
+
+def _copy(path: Path, destination: str) -> FileCopy:
+    return FileCopy(source=path, destination=destination, size_bytes=path.stat().st_size)
+
+
+def _walk(root: Path) -> list[Path]:
+    files: list[Path] = []
+    seen: set[Path] = set()
+    for directory, subdirectories, names in os.walk(root, followlinks=True):
+        here = Path(directory)
+        real = here.resolve()
+        if real in seen:  # a link to a directory above, or to one that is copied already
+            subdirectories.clear()
+            continue
+        seen.add(real)
+        subdirectories[:] = sorted(
+            name
+            for name in subdirectories
+            if name not in IGNORED and not (here / name / "pyvenv.cfg").exists()
+        )
+        files += [here / name for name in names if (here / name).is_file()]
+    return sorted(files)
+
+
+def _inside(root: Path, path: Path) -> bool:
+    return Path(os.path.normpath(path)).is_relative_to(os.path.normpath(root))

@@ -1,0 +1,256 @@
+"""The command line: one thin command per thing that can be done with a job."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from trcomp import backends
+from trcomp._version import __version__
+from trcomp.config import TrainingCompilerConfig
+from trcomp.errors import Problem, SpecError, TrcompError
+from trcomp.estimator import Estimator
+from trcomp.follow import report_rows, stage_text
+from trcomp.job import Job
+
+_NEGATIVE_NUMBER = re.compile(r"-\d+$|-\d*\.\d+$|-\d+(\.\d*)?[eE][-+]?\d+$")
+_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="trcomp")
+def cli() -> None:
+    """Train PyTorch scripts through the XLA compiler, from a laptop to SageMaker."""
+
+
+def _job_options(command: Any) -> Any:
+    options = [
+        click.argument("script"),
+        click.argument("script_args", nargs=-1, type=click.UNPROCESSED),
+        click.option("--source-dir", help="Directory that SCRIPT is relative to; all of it goes."),
+        click.option("--instance-type", default="local_process", show_default=True),
+        click.option("--instance-count", default=1, show_default=True, help="Number of hosts."),
+        click.option("--devices", type=int, help="Virtual CPU devices per host without GPUs."),
+        click.option("--env", "env", multiple=True, metavar="NAME=VALUE"),
+        click.option("--input", "inputs", multiple=True, metavar="[CHANNEL=]PLACE"),
+        click.option("--output-path", help="Where results go; default: the job's directory."),
+        click.option("--checkpoint-uri", help="Where checkpoints are kept between jobs."),
+        click.option("--job-name", help="Default: the script's name and the time."),
+        click.option(
+            "--compiler/--no-compiler",
+            default=True,
+            help="One worker per device, with XLA (the default) or without.",
+        ),
+        click.option(
+            "--once-per-host", is_flag=True, help="The script starts its ranks itself (xmp.spawn)."
+        ),
+        click.option("--debug", is_flag=True, help="Dump graphs and log each compile."),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+@cli.command()
+@_job_options
+@click.option("--detach", is_flag=True, help="Print the handle and return; the job goes on.")
+@click.option("--quiet", is_flag=True, help="Show the job's stages, not its workers' lines.")
+def run(detach: bool, quiet: bool, **words: Any) -> None:
+    """Run SCRIPT as a job: trcomp run train.py --devices 2 -- --steps 50
+
+    What follows -- reaches the script: --name value or --name=value, in this order, as it is.
+    """
+    job_name, inputs = words.pop("job_name"), _inputs(words.pop("inputs"))
+    estimator = _estimator(**words)
+    estimator.fit(inputs, wait=not detach, logs="None" if quiet else "All", job_name=job_name)
+    if detach and estimator.latest_training_job is not None:
+        click.echo(estimator.latest_training_job.handle)
+
+
+@cli.command()
+@_job_options
+@_JSON
+def plan(as_json: bool, **words: Any) -> None:
+    """Print what `run` would submit. Nothing is started or written."""
+    job_name, inputs = words.pop("job_name"), _inputs(words.pop("inputs"))
+    planned = _estimator(**words).plan(inputs, job_name)
+    click.echo(planned.to_json() if as_json else planned.to_text())
+
+
+@cli.command()
+@click.argument("job")
+@_JSON
+def status(job: str, as_json: bool) -> None:
+    """Print the state of JOB (process://NAME or NAME) and how it came to it."""
+    handle = Job.attach(job)
+    if as_json:
+        click.echo(json.dumps(handle.describe(), indent=2))
+        return
+    record = handle.record()
+    begin = record.transitions[0].time
+    click.echo(f"{record.handle}  {record.status}  {record.directory}")
+    for step in record.transitions:
+        click.echo(stage_text(step, begin))
+    if record.failure is not None:
+        click.echo(f"{record.failure.message}\n{record.failure.traceback}".rstrip())
+
+
+@cli.command()
+@click.argument("job")
+@click.option("-f", "--follow", is_flag=True, help="Go on until the job has ended.")
+def logs(job: str, follow: bool) -> None:
+    """Print what the workers of JOB printed."""
+    for line in Job.attach(job).logs(follow):
+        click.echo(line)
+
+
+@cli.command(name="list")
+@_JSON
+def list_jobs(as_json: bool) -> None:
+    """List the jobs of this machine, oldest first."""
+    records = [
+        backends.named(backend).describe(name)
+        for backend in backends.BACKENDS
+        for name in backends.named(backend).names()
+    ]
+    if as_json:
+        fields = [{"handle": record.handle, "status": record.status} for record in records]
+        click.echo(json.dumps(fields, indent=2))
+        return
+    for record in records:
+        begin = record.transitions[0].time.astimezone()
+        click.echo(f"{begin:%Y-%m-%d %H:%M:%S}  {record.status:<10}  {record.handle}")
+
+
+@cli.command()
+@click.argument("job")
+@click.option("--no-wait", is_flag=True, help="Return at once.")
+def stop(job: str, no_wait: bool) -> None:
+    """Stop JOB and all its processes."""
+    handle = Job.attach(job)
+    handle.stop()
+    if not no_wait:
+        for _ in handle.logs(follow=True):
+            pass
+    click.echo(f"{handle.handle}  {handle.status()}")
+
+
+@cli.command()
+@click.argument("job")
+@_JSON
+def report(job: str, as_json: bool) -> None:
+    """Print what the workers of JOB measured."""
+    measured = Job.attach(job).report()
+    if as_json:
+        click.echo(json.dumps(measured, indent=2))
+        return
+    for name, value in report_rows(measured["totals"]):
+        click.echo(f"{name:<20}{value}")
+
+
+def parse_script_args(args: Sequence[str]) -> dict[str, str]:
+    """Arguments of a script as hyperparameters: ``--name value`` or ``--name=value``, as they are.
+
+    A value that starts with "-" is one only if it is a number, as argparse has it; others are
+    given as ``--name=-value``.
+
+    Raises:
+        SpecError: Holds every argument that does not travel as a hyperparameter.
+    """
+    values: dict[str, str] = {}
+    problems: list[Problem] = []
+    index = 0
+    while index < len(args):
+        argument = args[index]
+        index += 1
+        if not argument.startswith("--") or argument == "--":
+            allowed = "a script's arguments are --name value or --name=value."
+            problems.append(Problem("script argument", argument, allowed))
+            continue
+        name, separator, value = argument[2:].partition("=")
+        if not separator:
+            if index == len(args) or _is_option(args[index]):
+                allowed = "it has no value; a hyperparameter is --name value."
+                problems.append(Problem("script argument", argument, allowed))
+                continue
+            value = args[index]
+            index += 1
+        if name in values:
+            allowed = "it is given twice; a hyperparameter has one value."
+            problems.append(Problem("script argument", argument, allowed))
+        values[name] = value
+    if problems:
+        raise SpecError(problems)
+    return values
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Run the command line; gives the process's exit code. Errors are text, never a traceback."""
+    try:
+        cli.main(args=args, prog_name="trcomp", standalone_mode=False)
+    except TrcompError as error:
+        click.echo(f"Error: {error}", err=True)
+        return error.exit_code
+    except click.ClickException as error:
+        error.show()
+        return SpecError.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        return 130
+    except BrokenPipeError:
+        # `trcomp logs | head`: nobody reads on. Python would complain again as it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except Exception:
+        traceback.print_exc()
+        click.echo("Error: this is a defect of trcomp; please report the lines above.", err=True)
+        return 70
+    return 0
+
+
+def _is_option(text: str) -> bool:
+    return text.startswith("-") and text != "-" and _NEGATIVE_NUMBER.match(text) is None
+
+
+def _estimator(
+    script: str,
+    script_args: Sequence[str],
+    env: Sequence[str],
+    devices: int | None,
+    compiler: bool,
+    once_per_host: bool,
+    debug: bool,
+    checkpoint_uri: str | None,
+    **words: Any,
+) -> Estimator:
+    environment = _pairs("--env", env)
+    if devices is not None:
+        environment["GPU_NUM_DEVICES"] = str(devices)
+    config = TrainingCompilerConfig(enabled=compiler, debug=debug)
+    return Estimator(
+        script,
+        hyperparameters=parse_script_args(script_args),
+        environment=environment,
+        compiler_config=None if once_per_host else config,
+        checkpoint_s3_uri=checkpoint_uri,
+        **words,
+    )
+
+
+def _inputs(texts: Sequence[str]) -> dict[str, str] | None:
+    return (
+        _pairs("--input", [text if "=" in text else f"training={text}" for text in texts]) or None
+    )
+
+
+def _pairs(option: str, texts: Sequence[str]) -> dict[str, str]:
+    wrong = [text for text in texts if "=" not in text]
+    if wrong:
+        raise SpecError([Problem(option, text, "NAME=VALUE is needed.") for text in wrong])
+    return dict(text.split("=", 1) for text in texts)

@@ -1,0 +1,75 @@
+"""TrainingCompilerConfig and `distribution`: how a script is compiled and started."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from trcomp.errors import Problem, SpecError, nearest
+
+
+@dataclass(frozen=True)
+class TrainingCompilerConfig:
+    """Ask for one worker per device, each running the script through XLA.
+
+    Args:
+        enabled: False starts the same workers with the same script on torch's own devices, without
+            XLA: the two runs can be compared. ``bool(config)`` is this value.
+        debug: Dump every graph to ``output/data/compiler`` and log each compile.
+
+    Raises:
+        SpecError: A value is not a bool.
+    """
+
+    enabled: bool = True
+    debug: bool = False
+
+    def __post_init__(self) -> None:
+        values = {"enabled": self.enabled, "debug": self.debug}
+        problems = [
+            Problem(f"compiler_config.{name}", value, "True or False is needed.")
+            for name, value in values.items()
+            if not isinstance(value, bool)
+        ]
+        if problems:
+            raise SpecError(problems)
+
+    def __bool__(self) -> bool:
+        return self.enabled
+
+
+_ELSEWHERE = ("torch_distributed", "smdistributed", "mpi", "parameter_server", "pytorchddp")
+"""Mechanisms of SageMaker v2's ``distribution`` that start other runtimes than XLA's."""
+
+
+def distribution_problems(distribution: object) -> list[Problem]:
+    """What is wrong with ``distribution``: SageMaker's SDK v2 ignores such words in silence."""
+    if distribution is None:
+        return []
+    form = "{'pytorchxla': {'enabled': True}} is needed."
+    if not isinstance(distribution, Mapping):
+        return [Problem("distribution", distribution, form)]
+    problems = []
+    for key, value in distribution.items():
+        field = f"distribution[{key!r}]"
+        if key in _ELSEWHERE:
+            problems.append(Problem(field, value, f"not supported yet; {form}"))
+        elif key != "pytorchxla":
+            near = nearest(str(key), ["pytorchxla"])
+            problems.append(Problem(field, value, f"no such mechanism; {form}", near))
+        elif not isinstance(value, Mapping):
+            problems.append(Problem(field, value, form))
+        else:
+            problems += _switch_problems(field, value)
+    return problems
+
+
+def _switch_problems(field: str, value: Mapping[object, object]) -> list[Problem]:
+    problems = []
+    for key, switch in value.items():
+        if key != "enabled":
+            near = nearest(str(key), ["enabled"])
+            problems.append(Problem(f"{field}[{key!r}]", switch, "no such option.", near))
+        elif not isinstance(switch, bool):
+            problems.append(Problem(f"{field}['enabled']", switch, "True or False is needed."))
+    return problems

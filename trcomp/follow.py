@@ -1,0 +1,155 @@
+"""A job on the terminal: its stages with times, the workers' lines, the summary at its end."""
+
+from __future__ import annotations
+
+import time
+from contextlib import nullcontext, suppress
+from datetime import datetime
+from typing import Any
+
+from rich.console import Console
+from rich.status import Status
+from rich.table import Table
+from rich.text import Text
+
+from trcomp.backends.base import Cursor, JobRecord, JobStatus, Transition
+from trcomp.errors import JobError
+from trcomp.job import Job, raise_for_outcome
+
+_POLL_SECONDS = 0.1
+_COLOURS = {
+    JobStatus.COMPLETED: "green",
+    JobStatus.FAILED: "red",
+    JobStatus.STOPPED: "yellow",
+    JobStatus.STOPPING: "yellow",
+}
+_QUIET = {JobStatus.PREPARING, JobStatus.STARTING, JobStatus.STOPPING, JobStatus.UPLOADING}
+"""States in which little is printed: a terminal shows that something goes on."""
+
+
+def follow(job: Job, console: Console, show_logs: bool = True) -> JobRecord:
+    """Show a job until it has ended. Ctrl-C stops the job and all its processes.
+
+    Args:
+        job: The job.
+        console: Where to show it; lines are plain when it is no terminal.
+        show_logs: Also show what the workers print.
+
+    Raises:
+        JobFailedError: The job failed.
+        JobStoppedError: The job was stopped.
+        KeyboardInterrupt: After Ctrl-C, when the job has been stopped.
+    """
+    view = _View(job, console, show_logs)
+    try:
+        record = view.until_end()
+    except KeyboardInterrupt:
+        _stop(job, view, console)
+        raise
+    summarise(job, record, console)
+    raise_for_outcome(record)
+    return record
+
+
+def summarise(job: Job, record: JobRecord, console: Console) -> None:
+    """Print what an ended job did, how fast, and where its results are."""
+    rows = _result_rows(record)
+    if record.status is not JobStatus.FAILED:
+        rows = report_rows(job.report()["totals"]) + rows
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column(style="bold" if console.is_terminal else "", no_wrap=True)
+    # A path is of use only whole.
+    table.add_column(no_wrap=True, overflow="ignore")
+    for name, value in rows:
+        table.add_row(name, Text(value))
+    console.print(table, soft_wrap=True)
+
+
+def report_rows(totals: dict[str, Any]) -> list[tuple[str, str]]:
+    """The measurements of a job for a reader, without those that its workers did not make."""
+    formats = [
+        ("workers", "num_ranks", "{:d}"),
+        ("steps", "steps", "{:d}"),
+        ("compiles", "compiles", "{:d}"),
+        ("steady step time", "steady_step_seconds", "{:.4f} s"),
+        ("time to first step", "first_step_seconds", "{:.2f} s"),
+        ("samples/s", "samples_per_second", "{:.1f}"),
+        ("input wait", "input_wait_seconds", "{:.2f} s"),
+    ]
+    rows = [(label, form.format(totals[key])) for label, key, form in formats if totals.get(key)]
+    fallbacks = totals.get("fallbacks")
+    if fallbacks:
+        counts = ", ".join(f"{op} ({count})" for op, count in sorted(fallbacks.items()))
+        rows.append(("ops on the CPU", counts))
+    return rows
+
+
+def stage_text(step: Transition, begin: datetime) -> str:
+    """One line for a state that a job entered."""
+    elapsed = (step.time - begin).total_seconds()
+    return f"{elapsed:8.1f} s  {step.status}"
+
+
+class _View:
+    """What of a job has been shown."""
+
+    def __init__(self, job: Job, console: Console, show_logs: bool) -> None:
+        self.job = job
+        self.console = console
+        self.show_logs = show_logs
+        self.shown = 0
+        self.cursor: Cursor = {}
+
+    def until_end(self) -> JobRecord:
+        """Show everything new, again and again, until the job has ended."""
+        spinner = self.console.status("") if self.console.is_terminal else nullcontext()
+        with spinner as status:
+            while True:
+                record = self.job.record()
+                # Lines printed in a state come before the news that it is over.
+                lines = self._show_lines(record.status.ended)
+                self._show_stages(record, status)
+                if record.status.ended and not lines:
+                    return record
+                if not lines:
+                    time.sleep(_POLL_SECONDS)
+
+    def _show_lines(self, final: bool) -> bool:
+        if not self.show_logs:
+            return False
+        lines, self.cursor = self.job.read_logs(self.cursor, final=final)
+        for line in lines:
+            # As it is: a worker's line may hold brackets and its own colours.
+            self.console.out(line, highlight=False)
+        return bool(lines)
+
+    def _show_stages(self, record: JobRecord, status: Status | None) -> None:
+        begin = record.transitions[0].time
+        for step in record.transitions[self.shown :]:
+            style = _COLOURS.get(step.status, "cyan")
+            self.console.print(Text(stage_text(step, begin), style=style), soft_wrap=True)
+        self.shown = len(record.transitions)
+        if status is not None:
+            (status.start if record.status in _QUIET else status.stop)()
+            status.update(f"{record.status} …")
+
+
+def _stop(job: Job, view: _View, console: Console) -> None:
+    console.print(f"Ctrl-C: stopping {job.handle} and all its processes; again kills them.")
+    job.stop()
+    try:
+        view.until_end()
+    except KeyboardInterrupt:
+        job.stop()
+        with suppress(JobError):
+            job.wait()
+    console.print(f"{job.handle}: {job.status()}. No process of it is left.")
+
+
+def _result_rows(record: JobRecord) -> list[tuple[str, str]]:
+    rows = [("model", record.model)] if record.model else []
+    if record.output:
+        rows.append(("output", record.output))
+    if record.status is JobStatus.COMPLETED:
+        rows.append(("report", str(record.directory / "report.json")))
+    return [*rows, ("job", record.handle)]

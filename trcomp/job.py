@@ -1,0 +1,151 @@
+"""Job: a handle on one job, which any process may hold at any time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any, Self
+
+from trcomp import backends
+from trcomp.backends.base import Backend, Cursor, JobRecord, JobStatus
+from trcomp.errors import JobFailedError, JobStoppedError, JobTimeoutError
+
+_POLL_SECONDS = 0.1
+
+
+class Job:
+    """A submitted job, by its handle ``backend://name``.
+
+    Everything asked of it is looked up when asked: the object holds no state, so a handle in
+    another process, today or next week, is as good as this one.
+    """
+
+    def __init__(self, handle: str) -> None:
+        self._backend_name, self.name = backends.parse_handle(handle)
+
+    @classmethod
+    def attach(cls, handle: str) -> Self:
+        """The job of a handle, ``process://NAME`` or just ``NAME``.
+
+        Raises:
+            JobNotFoundError: There is no such job.
+            BackendUnavailableError: There is no such backend.
+        """
+        job = cls(handle)
+        job.record()
+        return job
+
+    @property
+    def handle(self) -> str:
+        """The text by which `attach` finds the job again."""
+        return f"{self._backend_name}://{self.name}"
+
+    def record(self) -> JobRecord:
+        """All that is known of the job now."""
+        return self._backend.describe(self.name)
+
+    def describe(self) -> dict[str, Any]:
+        """`record` as JSON values: states with their times (UTC), places, cause of a failure."""
+        record = self.record()
+        values: dict[str, Any] = record.model_dump(mode="json")
+        return {"handle": record.handle, "status": str(record.status)} | values
+
+    def status(self) -> JobStatus:
+        """The job's state now. It compares equal to its text: ``job.status() == "Completed"``."""
+        return self.record().status
+
+    def logs(self, follow: bool = False) -> Iterator[str]:
+        """The lines that the job's workers printed, each with its rank.
+
+        Args:
+            follow: Go on as lines appear, until the job has ended.
+        """
+        cursor: Cursor = {}
+        while True:
+            # Asked before reading: what the job printed before it ended is then all there.
+            ended = self.status().ended
+            lines, cursor = self.read_logs(cursor, final=ended or not follow)
+            yield from lines
+            if not lines:
+                if ended or not follow:
+                    return
+                time.sleep(_POLL_SECONDS)
+
+    def read_logs(self, cursor: Cursor, final: bool = False) -> tuple[list[str], Cursor]:
+        """The next lines after a cursor ({} is the beginning) and the cursor after them."""
+        return self._backend.read_logs(self.name, cursor, final)
+
+    def wait(self, timeout: float | None = None) -> JobStatus:
+        """Wait until the job has ended.
+
+        Args:
+            timeout: Seconds; None waits for ever. The job goes on when it runs out.
+
+        Returns:
+            ``Completed``.
+
+        Raises:
+            JobFailedError: The job failed.
+            JobStoppedError: The job was stopped.
+            JobTimeoutError: The time ran out first.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while not (record := self.record()).status.ended:
+            left = _POLL_SECONDS if deadline is None else deadline - time.monotonic()
+            if left <= 0:
+                raise JobTimeoutError(
+                    f"{self.handle} is {record.status} after {timeout:g} s; it goes on.",
+                    self.handle,
+                    f"`trcomp status {self.name}` and `trcomp logs -f {self.name}` follow it.",
+                )
+            time.sleep(min(left, _POLL_SECONDS))
+        raise_for_outcome(record)
+        return record.status
+
+    def stop(self) -> None:
+        """Ask the job to stop and return; `wait` waits for its end.
+
+        Workers get SIGTERM, a grace, then SIGKILL; a second call kills them at once. Nothing
+        happens to a job that has ended.
+        """
+        self._backend.stop(self.name)
+
+    def report(self) -> dict[str, Any]:
+        """What the workers measured: ``{"job", "totals", "ranks"}``, each rank as its job ended."""
+        return self._backend.report(self.name)
+
+    @property
+    def _backend(self) -> Backend:
+        return backends.named(self._backend_name)
+
+    def __repr__(self) -> str:
+        return f"Job({self.handle!r})"
+
+
+def raise_for_outcome(record: JobRecord) -> None:
+    """Raise what a job's end means, nothing for a completed one.
+
+    Raises:
+        JobFailedError: With the worker's traceback, its rank, host, last lines and exit code.
+        JobStoppedError: The job was stopped.
+    """
+    if record.status is JobStatus.STOPPED:
+        raise JobStoppedError(f"{record.handle} was stopped.", record.handle)
+    failure = record.failure
+    if failure is None:
+        return
+    who = "" if failure.rank is None else f"rank {failure.rank} on "
+    where = f" on {who}{failure.host}" if failure.host else ""
+    text = f"{record.handle} failed{where}, exit code {failure.exit_code}: {failure.message}"
+    # Where there is no traceback the last lines are all there is to see.
+    detail = failure.traceback or "\n".join(failure.last_lines)
+    raise JobFailedError(
+        f"{text}\n\n{detail}\n" if detail else text,
+        record.handle,
+        exit_code=failure.exit_code,
+        host=failure.host,
+        rank=failure.rank,
+        traceback=failure.traceback,
+        last_lines=failure.last_lines,
+        hint=f"`trcomp logs {record.name}` shows all lines; {record.directory} holds the job.",
+    )

@@ -1,0 +1,157 @@
+"""What may stand in a job's description: one function per rule, giving every problem it finds."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from trcomp import limits
+from trcomp.errors import Problem, nearest
+
+LOCAL_TYPES = ("local_process", "local", "local_gpu")
+"""Instance types that stand for this machine: plain processes, and SageMaker v2's containers."""
+
+_RESERVED = "sagemaker_"
+
+
+def hyperparameters_problems(values: Mapping[Any, Any]) -> Iterator[Problem]:
+    """Names must make an argument, values must travel as JSON within SageMaker's limits."""
+    yield from _size("hyperparameters", "HyperParameters", values)
+    for name, value in values.items():
+        yield from _hyperparameter_problems(name, value)
+
+
+def environment_problems(values: Mapping[Any, Any]) -> Iterator[Problem]:
+    """Names and values must be text within SageMaker's limits."""
+    yield from _size("environment", "TrainingEnvironmentMap", values)
+    for name, value in values.items():
+        yield from _environment_problems(name, value)
+
+
+def job_name_problems(field: str, name: str) -> list[Problem]:
+    """A job is named as SageMaker names it, wherever it runs."""
+    return _string(field, "TrainingJobName", name)
+
+
+def instance_type_problems(name: str) -> list[Problem]:
+    """SageMaker's list grows faster than botocore is upgraded: an unknown ml.* is not refused."""
+    if name in LOCAL_TYPES or re.fullmatch(r"ml\.[a-z0-9-]+\.[a-z0-9]+", name):
+        return []
+    near = nearest(name, [*LOCAL_TYPES, *limits.instance_types()])
+    allowed = f"one of {', '.join(LOCAL_TYPES)}, or a SageMaker type such as ml.p4d.24xlarge."
+    return [Problem("instance_type", name, allowed, near)]
+
+
+def channels_problems(names: list[str]) -> Iterator[Problem]:
+    """A channel becomes a directory and a variable."""
+    yield from _size("inputs", "InputDataConfig", names)
+    for name in names:
+        yield from _string(f"inputs[{name!r}]", "ChannelName", name)
+        if name in {".", ".."}:
+            yield Problem("inputs", name, "a channel is named like a directory.")
+
+
+def checkpoint_path_problems(path: str) -> list[Problem]:
+    """The script must find its checkpoints from any directory."""
+    if PurePosixPath(path).is_absolute():
+        return []
+    return [Problem("checkpoint_local_path", path, "an absolute path is needed.")]
+
+
+def place_problems(field: str, place: object) -> list[Problem]:
+    """Data and results lie in a local path, ``file://`` or ``s3://``."""
+    if not isinstance(place, (str, Path)):
+        return [Problem(field, place, "a path, file:// or s3:// is needed.")]
+    scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]*)://", str(place))
+    if not str(place) or (scheme and scheme[1] not in {"s3", "file"}):
+        return [Problem(field, place, "a path, file:// or s3:// is needed.")]
+    if scheme and scheme[1] == "s3":
+        return _string(field, "S3Uri", str(place))
+    return []
+
+
+def _string(field: str, shape: str, text: str) -> list[Problem]:
+    refusal = limits.string_problem(shape, text)
+    return [Problem(field, text, refusal)] if refusal else []
+
+
+def _size(field: str, shape: str, value: Any) -> list[Problem]:
+    refusal = limits.count_problem(shape, len(value))
+    return [Problem(field, f"{len(value)} entries", refusal)] if refusal else []
+
+
+def _hyperparameter_problems(name: Any, value: Any) -> Iterator[Problem]:
+    field = f"hyperparameters[{name!r}]"
+    if not isinstance(name, str) or not name or re.search(r"[\s=\0]", name):
+        yield Problem("hyperparameters", name, "a name is text without blanks and '='.")
+        return
+    if name.startswith("-"):
+        allowed = "it is sent as --name, so give the name without dashes."
+        yield Problem("hyperparameters", name, allowed, name.lstrip("-") or None)
+    if name.startswith(_RESERVED):
+        yield Problem("hyperparameters", name, f"names that start with {_RESERVED} are taken.")
+    yield from _string(field, "HyperParameterKey", name)
+    wrong = _first(value, _wrong_value)
+    if wrong is not None:
+        yield Problem(field, value, wrong)
+        return
+    length, longest = len(json.dumps(value)), limits.longest("HyperParameterValue")
+    if length > longest:
+        allowed = f"{length} characters as JSON; SageMaker takes at most {longest}."
+        yield Problem(field, f"{str(value)[:40]}…", f"{allowed} Put it in a file of source_dir.")
+
+
+def _environment_problems(name: Any, value: Any) -> Iterator[Problem]:
+    field = f"environment[{name!r}]"
+    if not isinstance(name, str):
+        yield Problem("environment", name, "a name is text.")
+        return
+    yield from _string("environment", "TrainingEnvironmentKey", name)
+    if not isinstance(value, str):
+        yield Problem(field, value, "a value is text.", str(value))
+        return
+    wrong = _wrong_text(value)
+    if wrong is not None:
+        yield Problem(field, value, wrong)
+    longest = limits.longest("TrainingEnvironmentValue")
+    if len(value) > longest:
+        # The value may be a secret, and is not shown.
+        allowed = f"SageMaker takes at most {longest}."
+        yield Problem(field, f"{len(value)} characters", allowed)
+
+
+def _first(value: Any, rule: Callable[[Any], str | None]) -> str | None:
+    """The first complaint of a rule about a value or anything inside it."""
+    wrong = rule(value)
+    if wrong is None and isinstance(value, (list, tuple)):
+        return next((w for item in value if (w := _first(item, rule))), None)
+    if wrong is None and isinstance(value, dict):
+        inside = [*value.keys(), *value.values()]
+        return next((w for item in inside if (w := _first(item, rule))), None)
+    return wrong
+
+
+def _wrong_value(value: Any) -> str | None:
+    if isinstance(value, str):
+        return _wrong_text(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return "JSON has no such number; leave it out, or send it as text."
+    if isinstance(value, dict) and not all(isinstance(key, str) for key in value):
+        return "a dict's keys are text in JSON."
+    if value is None or isinstance(value, (bool, int, float, list, tuple, dict)):
+        return None
+    return f"{type(value).__name__} does not travel; text, a number, bool, list, dict or None does."
+
+
+def _wrong_text(text: str) -> str | None:
+    if "\0" in text:
+        return "an argument or variable cannot hold a NUL character."
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return "the text has a lone surrogate, which is no Unicode."
+    return None

@@ -1,0 +1,299 @@
+"""JobSpec: one job described completely, valid by construction, JSON both ways."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    JsonValue,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
+from pydantic_core import PydanticCustomError
+
+from trcomp import rules
+from trcomp.config import TrainingCompilerConfig, distribution_problems
+from trcomp.errors import Problem, SpecError, nearest
+
+T = TypeVar("T")
+
+LATER = frozenset(
+    [
+        "code_location",
+        "container_arguments",
+        "container_entry_point",
+        "debugger_hook_config",
+        "dependencies",
+        "disable_output_compression",
+        "disable_profiler",
+        "enable_infra_check",
+        "enable_network_isolation",
+        "enable_remote_debug",
+        "enable_sagemaker_metrics",
+        "enable_session_tag_chaining",
+        "encrypt_inter_container_traffic",
+        "git_config",
+        "image_uri",
+        "input_mode",
+        "instance_groups",
+        "instance_placement_config",
+        "keep_alive_period_in_seconds",
+        "max_retry_attempts",
+        "max_run",
+        "max_wait",
+        "metric_definitions",
+        "model_channel_name",
+        "model_uri",
+        "output_kms_key",
+        "profiler_config",
+        "rules",
+        "sagemaker_session",
+        "security_group_ids",
+        "subnets",
+        "tags",
+        "tensorboard_output_config",
+        "training_plan",
+        "training_repository_access_mode",
+        "training_repository_credentials_provider_arn",
+        "use_spot_instances",
+        "volume_kms_key",
+        "volume_size",
+    ]
+)
+"""SageMaker SDK v2's words that trcomp knows and does not have yet."""
+
+
+class Input(BaseModel):
+    """One channel of training data."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    channel: str
+    uri: str
+    """``file:///absolute/path`` of a directory or file, or ``s3://bucket/prefix``."""
+    content_type: str | None = None
+
+    @property
+    def path(self) -> Path | None:
+        """The data's place on this machine, None if it lies elsewhere."""
+        return local_path(self.uri)
+
+
+class JobSpec(BaseModel):
+    """One job, described completely. Making it starts, writes and uploads nothing.
+
+    Build it with `JobSpec.of`, which reports every problem at once as a `SpecError`; pydantic's own
+    constructor reports the same problems as a ``ValidationError``. Values are copied, and paths
+    made absolute.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+
+    job_name: str
+    source_dir: str | None = None
+    """Absolute. None: only the script's own file reaches the job."""
+    entry_point: str
+    """The script: relative to source_dir, or an absolute path if there is no source_dir."""
+    hyperparameters: dict[str, JsonValue] = {}
+    """In the user's order, which is the order of the script's arguments."""
+    environment: dict[str, str] = {}
+    instance_type: str = "local_process"
+    instance_count: int = 1
+    compiler_config: TrainingCompilerConfig | None = None
+    """None: the script runs once per host and starts its ranks itself."""
+    distribution: dict[str, dict[str, bool]] | None = None
+    inputs: tuple[Input, ...] = ()
+    """Also takes one place (channel "training") or a dict of places by channel."""
+    output_path: str | None = None
+    """``file://`` or ``s3://``; None leaves the results in the job's own directory."""
+    checkpoint_s3_uri: str | None = None
+    """Where checkpoints are kept from one job to the next; ``file://`` is allowed."""
+    checkpoint_local_path: str | None = None
+    """Where the script keeps its checkpoints; None is SageMaker's /opt/ml/checkpoints."""
+    container_log_level: int = 20
+    role: str | None = None
+
+    @classmethod
+    def of(cls, **words: Any) -> Self:
+        """The spec of these fields.
+
+        Raises:
+            SpecError: Holds every problem of every field.
+        """
+        try:
+            return cls(**words)
+        except ValidationError as error:
+            raise SpecError(_problems(error)) from None
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """The spec that `to_json` wrote.
+
+        Raises:
+            SpecError: The text is no spec; holds every problem.
+        """
+        try:
+            return cls.model_validate_json(text)
+        except ValidationError as error:
+            raise SpecError(_problems(error)) from None
+
+    def to_json(self) -> str:
+        """The spec as JSON text, which `from_json` reads back as an equal spec."""
+        return self.model_dump_json(indent=2)
+
+    @property
+    def program(self) -> str:
+        """The entry point relative to the job's code directory."""
+        return self.entry_point if self.source_dir else Path(self.entry_point).name
+
+    @property
+    def pytorchxla(self) -> bool:
+        """Whether `distribution` asks for XLA's own workers."""
+        return (self.distribution or {}).get("pytorchxla", {}).get("enabled", False)
+
+    @field_validator("job_name")
+    @classmethod
+    def _job_name(cls, value: str) -> str:
+        return _checked(value, rules.job_name_problems("job_name", value))
+
+    @field_validator("source_dir", mode="before")
+    @classmethod
+    def _source_dir(cls, value: Any) -> Any:
+        if value is None:
+            return None
+        _checked(value, rules.place_problems("source_dir", value))
+        path = local_path(to_uri(value))
+        problem = Problem("source_dir", value, "S3 is not supported yet; a directory is needed.")
+        return _checked(str(path), [] if path else [problem])
+
+    @field_validator("entry_point", mode="before")
+    @classmethod
+    def _entry_point(cls, value: Any, info: ValidationInfo) -> Any:
+        _checked(value, rules.place_problems("entry_point", value))
+        relative = info.data.get("source_dir") is not None
+        return str(value) if relative else str(Path(value).expanduser().absolute())
+
+    @field_validator("hyperparameters", mode="before")
+    @classmethod
+    def _hyperparameters(cls, value: Any) -> Any:
+        if not isinstance(value, Mapping):
+            return {} if value is None else value
+        _checked(value, rules.hyperparameters_problems(value))
+        # Copied to the bottom: the user's dict stays the user's.
+        return {name: _plain(item) for name, item in value.items()}
+
+    @field_validator("environment", mode="before")
+    @classmethod
+    def _environment(cls, value: Any) -> Any:
+        if not isinstance(value, Mapping):
+            return {} if value is None else value
+        return _checked(dict(value), rules.environment_problems(value))
+
+    @field_validator("instance_type")
+    @classmethod
+    def _instance_type(cls, value: str) -> str:
+        return _checked(value, rules.instance_type_problems(value))
+
+    @field_validator("instance_count", "container_log_level", mode="before")
+    @classmethod
+    def _whole_number(cls, value: Any, info: ValidationInfo) -> Any:
+        whole = isinstance(value, int) and not isinstance(value, bool)
+        problem = Problem(info.field_name or "", value, "a whole number is needed.")
+        return _checked(value, [] if whole else [problem])
+
+    @field_validator("instance_count")
+    @classmethod
+    def _at_least_one(cls, value: int) -> int:
+        problem = Problem("instance_count", value, "1 or more is needed.")
+        return _checked(value, [problem] if value < 1 else [])
+
+    @field_validator("distribution", mode="before")
+    @classmethod
+    def _distribution(cls, value: Any) -> Any:
+        return _checked(value, distribution_problems(value))
+
+    @field_validator("inputs", mode="before")
+    @classmethod
+    def _inputs(cls, value: Any) -> Any:
+        if value is None:
+            return ()
+        if isinstance(value, (str, Path)):
+            value = {"training": value}
+        if not isinstance(value, Mapping):
+            return value
+        problems = list(rules.channels_problems([str(name) for name in value]))
+        for name, place in value.items():
+            problems += rules.place_problems(f"inputs[{name!r}]", place)
+        _checked(value, problems)
+        return tuple(Input(channel=name, uri=to_uri(place)) for name, place in value.items())
+
+    @field_validator("output_path", "checkpoint_s3_uri", mode="before")
+    @classmethod
+    def _place(cls, value: Any, info: ValidationInfo) -> Any:
+        if value is None:
+            return None
+        _checked(value, rules.place_problems(info.field_name or "", value))
+        return to_uri(value)
+
+    @field_validator("checkpoint_local_path")
+    @classmethod
+    def _checkpoint_path(cls, value: str | None) -> str | None:
+        return _checked(value, rules.checkpoint_path_problems(value) if value else [])
+
+
+def to_uri(place: str | Path) -> str:
+    """A place as a URI: ``s3://`` stays, a path or ``file://`` becomes ``file:///absolute``."""
+    text = str(place)
+    if text.startswith("s3://"):
+        return text
+    return "file://" + str(Path(text.removeprefix("file://")).expanduser().absolute())
+
+
+def local_path(uri: str) -> Path | None:
+    """The path of a ``file://`` URI; None for any other."""
+    return Path(uri.removeprefix("file://")) if uri.startswith("file://") else None
+
+
+def _checked(value: T, problems: Iterable[Problem]) -> T:
+    found = list(problems)
+    if found:
+        raise PydanticCustomError("problems", "is wrong", {"problems": found})
+    return value
+
+
+def _problems(error: ValidationError) -> list[Problem]:
+    found: list[Problem] = []
+    for entry in error.errors(include_url=False):
+        context = entry.get("ctx", {})
+        cause = context.get("error")
+        field = ".".join(str(part) for part in entry["loc"]) or "spec"
+        if "problems" in context:
+            found += context["problems"]
+        elif isinstance(cause, SpecError):
+            found += cause.problems
+        elif entry["type"] == "extra_forbidden":
+            found.append(_unknown(field, entry["input"]))
+        else:
+            found.append(Problem(field, entry["input"], f"{entry['msg']}."))
+    return found
+
+
+def _unknown(word: str, value: object) -> Problem:
+    if word in LATER:
+        return Problem(word, value, "not supported yet; leave it out.")
+    words = [*JobSpec.model_fields, "base_job_name", *LATER]
+    return Problem(word, value, "there is no such word.", nearest(word, words))
+
+
+def _plain(value: Any) -> Any:
+    """A copy as JSON gives it back: tuples are lists."""
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    return value
