@@ -1,0 +1,159 @@
+"""Process 1 of a host: contract, topology, requirements, workers, failure file, exit code.
+
+contract.read --> discovered (Topology) --> plan_workers --> supervise --> blamed --> exit code
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from trcomp import contract as contracts
+from trcomp import flags
+from trcomp.contract import Contract, Paths
+from trcomp.entrypoint import failure, requirements
+from trcomp.entrypoint.discovery import discovered, num_cpus, wait_for_names
+from trcomp.entrypoint.processes import Signals, adopt_orphans
+from trcomp.entrypoint.supervisor import Outcome, Worker, supervise
+from trcomp.entrypoint.workers import Site, job_environ, plan_workers
+from trcomp.env import gpus
+from trcomp.errors import InternalError, TrcompError
+from trcomp.lines import Console
+
+_STDOUT = 1
+
+
+def main() -> int:
+    """Run this host's part of the job, from the environment and the files that it was given.
+
+    Returns:
+        The exit code: the script's own, 128 + a signal, or that of trcomp's error.
+    """
+    environ = dict(os.environ)
+    paths = Paths(contracts.base_dir(environ))
+    run = _Run(environ, paths, Console(_STDOUT))
+    adopt_orphans()
+    with Signals() as signals:
+        try:
+            return run.to_end(signals)
+        except TrcompError as error:
+            run.fail(f"{type(error).__name__}: {error}", str(error))
+            return error.exit_code
+        except Exception as error:
+            text = traceback.format_exc()
+            run.fail(f"{type(error).__name__}: {error}\n{text}", f"A defect of trcomp:\n{text}")
+            return InternalError.exit_code
+
+
+class _Run:
+    """One run of a host's part of a job."""
+
+    def __init__(self, environ: Mapping[str, str], paths: Paths, console: Console) -> None:
+        self._environ = environ
+        self._paths = paths
+        self._console = console
+
+    def to_end(self, signals: Signals) -> int:
+        """Install, train, and give the exit code."""
+        contract = contracts.read(self._paths.root, self._environ)
+        with tempfile.TemporaryDirectory(prefix="trcomp-") as scratch:
+            site = self._site(contract, Path(scratch))
+            workers = plan_workers(site)
+            _make_directories(site)
+            wait_for_names(site.topology, signals.wait, lambda: bool(signals.received))
+            pip = requirements.installer(site.paths.code, job_environ(site), site.log("pip"))
+            if pip is None:
+                self.say(f"No {requirements.NAME}: nothing to install.")
+            elif code := self._ended(site, self._run(site, [pip], signals), requirements.WHAT):
+                return code
+            if signals.received:
+                return self._stopped(signals.received[0])
+            self.say(_summary(site, workers))
+            outcome = self._run(site, workers, signals, on_started=lambda: _mark_started(site))
+            return self._ended(site, outcome, "The script")
+
+    def say(self, text: str) -> None:
+        """Print lines of the entrypoint's own."""
+        self._console.write(self, b"[trcomp] ", f"{text}\n".encode(errors="replace"))
+
+    def fail(self, text: str, message: str) -> None:
+        """Say why the job ends here, and write output/failure."""
+        self.say(message)
+        failure.write(self._paths.failure, f"{text}\n")
+
+    def _site(self, contract: Contract, scratch: Path) -> Site:
+        gpu_ids = gpus.found(self._environ)
+        topology = discovered(contract, self._environ, gpu_ids)
+        return Site(
+            contract=contract,
+            paths=self._paths,
+            topology=topology,
+            environ=self._environ,
+            scratch=scratch,
+            gpu_ids=gpu_ids if topology.device_kind == "gpu" else (),
+            efa=gpus.efa_devices() > 0,
+            num_cpus=num_cpus(topology),
+        )
+
+    def _run(
+        self,
+        site: Site,
+        workers: Sequence[Worker],
+        signals: Signals,
+        on_started: Callable[[], object] = lambda: None,
+    ) -> Outcome:
+        return supervise(
+            workers,
+            console=self._console,
+            signals=signals,
+            grace_seconds=flags.GRACE_SECONDS.get(site.environ),
+            on_started=on_started,
+        )
+
+    def _ended(self, site: Site, outcome: Outcome, what: str) -> int:
+        if outcome.signal is not None:
+            return self._stopped(outcome.signal)
+        failed = failure.blamed(outcome, site.contract.current_host, what)
+        if failed is None:
+            return 0
+        self.say(failed.summary)
+        failure.write(site.paths.failure, failed.text)
+        return failed.exit_code
+
+    def _stopped(self, number: int) -> int:
+        self.say(f"Stopped by {signal.Signals(number).name}; all processes have ended.")
+        return failure.exit_code(-number)
+
+
+def _make_directories(site: Site) -> None:
+    for directory in (site.report_dir, site.log_dir, site.paths.model, site.paths.intermediate):
+        if directory is not None:
+            directory.mkdir(parents=True, exist_ok=True)
+
+
+def _mark_started(site: Site) -> None:
+    """Tell the backend, which cannot see the workers, that they run."""
+    if site.log_dir is not None:
+        (site.log_dir / "started").touch()
+
+
+def _summary(site: Site, workers: Sequence[Worker]) -> str:
+    """One line on what starts. No environment and no hyperparameters: they may hold secrets."""
+    contract, topology = site.contract, site.topology
+    ranks = ", ".join(str(worker.rank) for worker in workers if worker.rank is not None)
+    starts = f"rank {ranks}" if ranks else "the script once"
+    devices = f"{topology.world_size} {topology.device_kind.upper()} device(s)"
+    hosts = f"{len(topology.hosts)} host(s)"
+    return (
+        f"{contract.job_name}: {contract.current_host} of {hosts} and {devices} starts {starts} "
+        f"of {contract.settings.program}."
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

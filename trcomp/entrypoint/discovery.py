@@ -1,0 +1,148 @@
+"""The job's topology, from the contract's hosts and what this machine turns out to have."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib.metadata import entry_points
+from pathlib import Path
+
+from trcomp import flags
+from trcomp.contract import Contract
+from trcomp.env import gpus
+from trcomp.env.topology import DeviceKind, Topology, uniform
+from trcomp.errors import BackendUnavailableError, MissingExtraError, Problem, SpecError
+
+_NAME_TIMEOUT_SECONDS = 900.0
+"""Hosts of a cluster start minutes apart; SageMaker's own containers wait as long."""
+
+
+def discovered(
+    contract: Contract, environ: Mapping[str, str], gpu_ids: Sequence[str] | None = None
+) -> Topology:
+    """The job's topology; every host has as many devices as this one.
+
+    Args:
+        contract: The job as this host sees it.
+        environ: The job's environment.
+        gpu_ids: The GPUs of this host; None looks for them.
+
+    Raises:
+        SpecError: The job asks for devices or groups that cannot be.
+        MissingExtraError: There are GPUs, and nothing that lets JAX use them.
+    """
+    types = sorted({group.instance_type for group in contract.instance_groups})
+    if len(types) > 1:
+        allowed = "hosts of one instance type: ranks are counted alike on every host."
+        raise SpecError([Problem("instance_groups", types, allowed)])
+    found = gpus.found(environ) if gpu_ids is None else gpu_ids
+    kind, count = devices(environ, found)
+    if kind == "gpu" and contract.settings.compiler_enabled:
+        _require_plugin()
+    addresses = _addresses(environ)
+    interface = "lo" if _on_loopback(addresses.values()) else contract.network_interface_name
+    known = Path("/sys/class/net", interface).exists()
+    return uniform(
+        contract.hosts,
+        count,
+        kind,
+        addresses=addresses,
+        network_interface=interface if known else "",
+    )
+
+
+def devices(environ: Mapping[str, str], gpu_ids: Sequence[str]) -> tuple[DeviceKind, int]:
+    """What ranks run on, and how many per host: GPUs found, else GPU_NUM_DEVICES, else one CPU.
+
+    GPU_NUM_DEVICES may also leave some GPUs unused. A JAX_PLATFORMS or PJRT_DEVICE that names only
+    the CPU hides all of them.
+
+    Raises:
+        SpecError: GPU_NUM_DEVICES is no number from 1, or more than the GPUs found.
+    """
+    kind: DeviceKind = "cpu" if _wants_cpu(environ) or not gpu_ids else "gpu"
+    text = environ.get("GPU_NUM_DEVICES")
+    if not text:
+        return kind, len(gpu_ids) if kind == "gpu" else 1
+    wanted = int(text) if text.isascii() and text.isdigit() else 0
+    most = len(gpu_ids) if kind == "gpu" else None
+    if wanted < 1 or (most is not None and wanted > most):
+        allowed = "a whole number from 1." if most is None else f"1 to {most}, the GPUs found."
+        raise SpecError([Problem("GPU_NUM_DEVICES", text, allowed)])
+    return kind, wanted
+
+
+def num_cpus(topology: Topology) -> int:
+    """Cores that this host may use; hosts that are one machine in truth share its cores."""
+    cores = len(os.sched_getaffinity(0))
+    if _on_loopback(host.address for host in topology.hosts):
+        return max(1, cores // len(topology.hosts))
+    return cores
+
+
+def wait_for_names(
+    topology: Topology,
+    wait: Callable[[float], object],
+    stopped: Callable[[], bool] = lambda: False,
+    timeout_seconds: float = _NAME_TIMEOUT_SECONDS,
+) -> None:
+    """Wait until every host's address resolves.
+
+    Args:
+        topology: The job's hosts.
+        wait: Waits some seconds, or less if a signal comes.
+        stopped: Whether to give up early, without an error.
+        timeout_seconds: After this, it is an error.
+
+    Raises:
+        BackendUnavailableError: Some host cannot be found; the message names all such hosts.
+    """
+    deadline = time.monotonic() + timeout_seconds
+    missing = _unresolved([host.address for host in topology.hosts])
+    while missing and not stopped():
+        if time.monotonic() > deadline:
+            raise BackendUnavailableError(
+                f"Hosts not found after {timeout_seconds:.0f} s: got no address for "
+                f"{', '.join(missing)}.",
+                "Check that all hosts of the job started and share a network.",
+            )
+        wait(1.0)
+        missing = _unresolved(missing)
+
+
+def _on_loopback(addresses: Iterable[str]) -> bool:
+    return any(address.startswith("127.") for address in addresses)
+
+
+def _unresolved(addresses: Sequence[str]) -> list[str]:
+    missing = []
+    for address in addresses:
+        try:
+            socket.getaddrinfo(address, None)
+        except socket.gaierror:
+            missing.append(address)
+    return missing
+
+
+def _wants_cpu(environ: Mapping[str, str]) -> bool:
+    platforms = {part.strip() for part in environ.get("JAX_PLATFORMS", "").split(",") if part}
+    if platforms:
+        return not platforms & {"cuda", "gpu"}
+    return environ.get("PJRT_DEVICE") == "CPU"
+
+
+def _require_plugin() -> None:
+    if not entry_points(group="jax_plugins"):
+        raise MissingExtraError("jax-cuda13-plugin", "cuda", "Training on this host's GPUs")
+
+
+def _addresses(environ: Mapping[str, str]) -> dict[str, str]:
+    pairs = [part.partition("=") for part in flags.HOST_ADDRESSES.get(environ).split(",") if part]
+    broken = [name for name, _, address in pairs if not address]
+    if broken:
+        text = flags.HOST_ADDRESSES.get(environ)
+        allowed = "name=address pairs, comma-separated."
+        raise SpecError([Problem(flags.HOST_ADDRESSES.name, text, allowed)])
+    return {name.strip(): address.strip() for name, _, address in pairs}

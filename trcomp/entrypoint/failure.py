@@ -1,0 +1,120 @@
+"""Who failed first, and the output/failure file that says so."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+
+from trcomp import error_file
+from trcomp.entrypoint.supervisor import Exit, Outcome
+from trcomp.error_file import ErrorReport
+
+_FIRST_LINE_CHARS = 800
+"""SageMaker shows the file's first 1,024 characters: rank and host still fit after this."""
+_TAIL_LINES = 20
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The failure to blame.
+
+    Attributes:
+        exception: One line: the exception, or how the worker ended.
+        rank: Whose, None if it was no rank's.
+        host: On which host.
+        exit_code: The job's exit code.
+        details: The traceback, or the worker's last lines.
+    """
+
+    exception: str
+    rank: int | None
+    host: str
+    exit_code: int
+    details: str
+
+    @property
+    def text(self) -> str:
+        """The contents of output/failure."""
+        return f"{self._head}\n{self._who}\n\n{self.details}".rstrip() + "\n"
+
+    @property
+    def summary(self) -> str:
+        """One line for the log."""
+        return f"Failed first: {self._who}: {self._head}"
+
+    @property
+    def _head(self) -> str:
+        line = self.exception.strip().partition("\n")[0]
+        return line if len(line) <= _FIRST_LINE_CHARS else f"{line[:_FIRST_LINE_CHARS]}..."
+
+    @property
+    def _who(self) -> str:
+        rank = "" if self.rank is None else f"rank {self.rank} on "
+        return f"{rank}host {self.host}, exit code {self.exit_code}"
+
+
+def exit_code(returncode: int) -> int:
+    """The code a shell would show: the process's own, or 128 + the signal that killed it."""
+    return returncode if returncode >= 0 else 128 - returncode
+
+
+def blamed(outcome: Outcome, host: str, what: str = "The script") -> Failure | None:
+    """The earliest failure, or None if nobody failed.
+
+    A worker's time is that of its error file, or else of its end: one that raised first may end
+    last. Workers that we told to stop are not to blame for how they end, unless they had failed
+    before that.
+
+    Args:
+        outcome: How all workers ended.
+        host: This host's name.
+        what: The subject of the sentence about one that left no exception.
+    """
+    if outcome.signal is not None:
+        return None
+    failures: list[tuple[float, Exit, ErrorReport | None]] = []
+    for ended in outcome.exits:
+        path = ended.worker.error_file
+        report = None if path is None or ended.returncode == 0 else error_file.read(path)
+        if report is not None:
+            failures.append((report.time, ended, report))
+        elif ended.returncode != 0 and not ended.told_to_stop:
+            failures.append((ended.time, ended, None))
+    if not failures:
+        return None
+    _, ended, report = min(failures, key=lambda failure: failure[0])
+    return _of(ended, report, host, what)
+
+
+def write(path: Path, text: str) -> None:
+    """Write output/failure, unless the script has written its own."""
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.exists() or not path.stat().st_size:
+            path.write_text(text, errors="replace")
+
+
+def _of(ended: Exit, report: ErrorReport | None, host: str, what: str) -> Failure:
+    code = exit_code(ended.returncode)
+    if report is None:
+        how = f"{what} {_ending(ended.returncode)}"
+        return Failure(how, ended.worker.rank, host, code, _last_lines(ended.tail))
+    if ended.told_to_stop and ended.returncode < 0:
+        code = 1  # It had raised; our signal only came before its own end.
+    rank = ended.worker.rank if report.rank is None else report.rank
+    return Failure(report.exception, rank, host, code, report.traceback)
+
+
+def _ending(returncode: int) -> str:
+    if returncode >= 0:
+        return f"ended with exit code {returncode}"
+    name = signal.Signals(-returncode).name if -returncode in set(signal.Signals) else ""
+    memory = ": most often the kernel, when memory runs out" if name == "SIGKILL" else ""
+    return f"was killed by {name or f'signal {-returncode}'}{memory}"
+
+
+def _last_lines(tail: bytes) -> str:
+    lines = tail.decode(errors="replace").splitlines()[-_TAIL_LINES:]
+    return "\n".join(["Its last lines:", *lines]) if lines else ""

@@ -1,0 +1,78 @@
+"""One worker: runs the user's script as `__main__`, and says why if it fails."""
+
+from __future__ import annotations
+
+import builtins
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType, TracebackType
+
+from trcomp import compat, error_file, flags
+from trcomp.env.topology import Topology
+from trcomp.env.variables import has_identity, identity
+
+
+def main() -> None:
+    """Run ``sys.argv[1]`` with the arguments after it, as ``python script.py …`` would.
+
+    Ends with exit code 1 when the script raises, after the usual traceback; a SystemExit keeps
+    its code. Either is written to the worker's error file first.
+    """
+    script = Path(sys.argv[1])
+    sys.argv = sys.argv[1:]
+    sys.path[0] = str(script.parent)
+    # The torch_xla module tree must be found even before the script imports torch.
+    compat.install()
+    try:
+        run_as_main(script)
+    except SystemExit as error:
+        if error.code not in (None, 0):
+            _report(error.with_traceback(_below(error)))
+        raise
+    except Exception as error:
+        _report(error.with_traceback(_below(error)))
+        sys.excepthook(type(error), error, error.__traceback__)
+        code = 1
+    else:
+        code = 0
+    sys.exit(code)
+
+
+def run_as_main(script: Path) -> None:
+    """Execute a file as the module ``__main__``, and leave it in place for what outlives it.
+
+    runpy puts the old `__main__` back when the script's last line is done, but threads, atexit
+    functions and pickling still look their functions up there.
+    """
+    module = ModuleType("__main__")
+    vars(module).update(__file__=str(script), __builtins__=builtins, __cached__=None)
+    sys.modules["__main__"] = module
+    exec(compile(script.read_bytes(), str(script), "exec", dont_inherit=True), vars(module))
+
+
+def _report(error: BaseException) -> None:
+    path = flags.ERROR_FILE.get()
+    if path:
+        rank = identity(os.environ).rank if has_identity(os.environ) else None
+        error_file.write(Path(path), error, rank=rank, host=_host(os.environ))
+
+
+def _host(environ: Mapping[str, str]) -> str:
+    text = flags.TOPOLOGY.get(environ)
+    if not text:
+        return "localhost"
+    return Topology.from_json(text).hosts[flags.HOST_INDEX.get(environ)].name
+
+
+def _below(error: BaseException) -> TracebackType | None:
+    """The traceback from the script's own first frame on."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+        trace = trace.tb_next
+    return trace
+
+
+if __name__ == "__main__":
+    main()

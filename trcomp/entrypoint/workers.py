@@ -1,0 +1,157 @@
+"""The workers of one host: pure, from the contract and the topology to processes to start."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trcomp import flags
+from trcomp.contract import Contract, Paths, sm_variables, to_argv
+from trcomp.entrypoint.supervisor import Worker
+from trcomp.env.topology import Rank, Topology
+from trcomp.env.variables import Variable, applied, for_host, for_rank
+from trcomp.errors import Problem, SpecError
+from trcomp.lines import rank_prefix
+
+
+@dataclass(frozen=True)
+class Site:
+    """What the workers of this host have in common.
+
+    Attributes:
+        contract: The job as this host sees it.
+        paths: The contract's places.
+        topology: The job's hosts and devices.
+        environ: The environment that the job was given.
+        scratch: A directory for this run alone.
+        gpu_ids: The GPUs of this host, as values for CUDA_VISIBLE_DEVICES.
+        efa: Whether this host has an Elastic Fabric Adapter.
+        num_cpus: Cores that this host may use.
+    """
+
+    contract: Contract
+    paths: Paths
+    topology: Topology
+    environ: Mapping[str, str]
+    scratch: Path
+    gpu_ids: tuple[str, ...] = ()
+    efa: bool = False
+    num_cpus: int = 1
+
+    @property
+    def host_index(self) -> int:
+        """This host among the topology's hosts."""
+        return self.contract.hosts.index(self.contract.current_host)
+
+    @property
+    def log_dir(self) -> Path | None:
+        """Where each worker's own lines are kept, if anywhere."""
+        text = flags.LOG_DIR.get(self.environ)
+        return Path(text) if text else None
+
+    def log(self, name: str) -> Path | None:
+        """Where one process's own lines are kept, if anywhere."""
+        return None if self.log_dir is None else self.log_dir / f"{name}.log"
+
+    @property
+    def report_dir(self) -> Path:
+        """Where workers write their metrics."""
+        return self.paths.output_data / "trcomp"
+
+
+def plan_workers(site: Site) -> tuple[Worker, ...]:
+    """The processes to start: one per device, or one for all without a compiler_config.
+
+    Raises:
+        SpecError: The entry point is missing or no Python script.
+    """
+    script = entry_point(site)
+    enabled = site.contract.settings.compiler_enabled
+    if enabled is None:
+        variables = for_host(site.topology, site.host_index, efa=site.efa, user=job_environ(site))
+        return (_worker(site, script, None, variables, enabled=True),)
+    # Without XLA, torch counts the host's GPUs itself and takes the one numbered LOCAL_RANK.
+    dialects = ("jax", "pjrt") if enabled else ("pjrt",)
+    return tuple(
+        _worker(
+            site,
+            script,
+            rank,
+            for_rank(
+                site.topology,
+                rank,
+                dialects=dialects,
+                efa=site.efa,
+                user=job_environ(site),
+                num_cpus=site.num_cpus,
+            ),
+            enabled=enabled,
+        )
+        for rank in site.topology.local_ranks(site.host_index)
+    )
+
+
+def entry_point(site: Site) -> Path:
+    """The script that the job runs.
+
+    Raises:
+        SpecError: It is missing or no Python script.
+    """
+    program = site.contract.settings.program
+    code = site.paths.code.resolve()
+    if not program:
+        problem = Problem("entry_point", program, "a Python script in the source directory.")
+    elif not program.endswith(".py"):
+        problem = Problem("entry_point", program, "a Python script (.py); other kinds are not run.")
+    elif not (code / program).is_file():
+        there = ", ".join(sorted(path.name for path in code.glob("*.py"))) or "no script at all"
+        problem = Problem("entry_point", program, f"a file in {code}, where there is: {there}.")
+    else:
+        return code / program
+    raise SpecError([problem])
+
+
+def job_environ(site: Site) -> dict[str, str]:
+    """The environment of everything that runs for the job on this host."""
+    contract, code = site.contract, str(site.paths.code.resolve())
+    sm = sm_variables(contract, site.paths, num_gpus=len(site.gpu_ids), num_cpus=site.num_cpus)
+    path = site.environ.get("PYTHONPATH")
+    environ = {**site.environ, **sm, "PYTHONPATH": f"{code}:{path}" if path else code}
+    if site.gpu_ids:
+        # Spelt out even where it was not set: MIG slices have no numbers that CUDA would count.
+        environ["CUDA_VISIBLE_DEVICES"] = ",".join(site.gpu_ids)
+    return environ
+
+
+def _worker(
+    site: Site, script: Path, rank: Rank | None, variables: Sequence[Variable], *, enabled: bool
+) -> Worker:
+    name = "host" if rank is None else f"rank-{rank.rank}"
+    error = site.scratch / f"{name}.json"
+    settings: dict[flags.Flag[Any], str] = {
+        flags.WORKER: "1",
+        flags.ENABLED: str(int(enabled)),
+        flags.DEBUG: str(int(site.contract.settings.compiler_debug)),
+        flags.JOB_NAME: site.contract.job_name,
+        flags.REPORT_DIR: str(site.report_dir),
+        flags.ERROR_FILE: str(error),
+        flags.TOPOLOGY: site.topology.to_json(),
+        flags.HOST_INDEX: str(site.host_index),
+    }
+    if site.topology.world_size > 1:
+        settings[flags.COORDINATOR] = site.topology.coordinator
+    environ = applied(job_environ(site), variables)
+    environ |= {flag.name: value for flag, value in settings.items()}
+    argv = (sys.executable, "-m", "trcomp.entrypoint.worker", str(script))
+    return Worker(
+        rank=None if rank is None else rank.rank,
+        argv=(*argv, *to_argv(site.contract.hyperparameters)),
+        environ=environ,
+        cwd=site.paths.code,
+        prefix=b"" if rank is None else rank_prefix(rank.rank),
+        log=site.log(name),
+        error_file=error,
+    )

@@ -1,0 +1,73 @@
+"""The file in which a worker says why it failed; the first to write it stays.
+
+Ranks that a script starts itself share their parent's file: the rank that raised writes first, and
+the exception that then ends the parent does not replace it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+import traceback
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class ErrorReport:
+    """Why a worker failed.
+
+    Attributes:
+        time: Seconds since the epoch.
+        rank: The rank that raised; None for a script that runs once per host.
+        host: The host's name in the job.
+        exception: The exception line of the traceback, such as ``ValueError: bad``.
+        traceback: The whole traceback as Python prints it.
+    """
+
+    time: float
+    rank: int | None
+    host: str
+    exception: str
+    traceback: str
+
+
+def write(
+    path: Path,
+    error: BaseException,
+    *,
+    rank: int | None,
+    host: str,
+) -> None:
+    """Write why a worker failed, unless that is written already.
+
+    A full disk must not hide the failure that is being reported, so nothing is raised.
+
+    Args:
+        path: The worker's error file.
+        error: What the script raised.
+        rank: The rank that raised, None for a script that runs once per host.
+        host: The host's name in the job.
+    """
+    lines = traceback.format_exception(error)
+    exception = "".join(traceback.format_exception_only(error)).strip()
+    if isinstance(error, SyntaxError):
+        exception = f"{type(error).__name__}: {error}"
+    report = ErrorReport(time.time(), rank, host, exception, "".join(lines))
+    draft = path.with_name(f"{path.name}.{os.getpid()}")
+    with contextlib.suppress(OSError):
+        draft.write_text(json.dumps(asdict(report)))
+        # A link fails if the name is taken, and the file is whole from its first moment.
+        with contextlib.suppress(FileExistsError):
+            os.link(draft, path)
+        draft.unlink()
+
+
+def read(path: Path) -> ErrorReport | None:
+    """What a worker wrote, or None if it wrote nothing readable."""
+    try:
+        return ErrorReport(**json.loads(path.read_text()))
+    except (OSError, ValueError, TypeError):
+        return None
