@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec
 
 from trcomp.errors import InternalError
 from trcomp.runtime import client, views
-from trcomp.runtime.dtypes import TO_JAX, Scalar, cast
+from trcomp.runtime.dtypes import TO_JAX, Scalar, cast, opmath
 from trcomp.runtime.graph import Graph, Place
 from trcomp.runtime.ir import ScalarSlot, Signature, TensorSlot, View
 from trcomp.runtime.metrics import counters
@@ -42,6 +42,11 @@ class Context:
     def dtype(self) -> np.dtype[Any]:
         """The first output's dtype."""
         return self.dtypes[0]
+
+    @property
+    def opmath(self) -> np.dtype[Any]:
+        """The dtype in which torch computes the first output: float32 for the half types."""
+        return opmath(self.dtypes[0])
 
     @property
     def size(self) -> tuple[int, ...]:

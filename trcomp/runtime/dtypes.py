@@ -42,6 +42,11 @@ class Scalar:
     kind: type | torch.dtype
 
 
+def opmath(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """The dtype in which torch computes what it returns in `dtype`: float32 for the half types."""
+    return np.dtype(np.float32) if dtype in (np.float16, jnp.bfloat16) else dtype
+
+
 Operand = Any
 """A jax array, a Scalar, or a Python number baked into the graph."""
 
