@@ -73,6 +73,21 @@ ERROR_FILE = Flag(
 )
 GRACE_SECONDS = Flag("TRCOMP_GRACE_SECONDS", 30, "Seconds between SIGTERM and SIGKILL.")
 
+JOB_ONLY = (
+    WORKER,
+    ENABLED,
+    DEBUG,
+    COORDINATOR,
+    JOB_NAME,
+    HOST_ADDRESSES,
+    LOG_DIR,
+    REPORT_DIR,
+    TOPOLOGY,
+    HOST_INDEX,
+    ERROR_FILE,
+)
+"""What holds for one job only: a job started from within another must not inherit it."""
+
 # The client.
 HOME = Flag("TRCOMP_HOME", "", "Where job directories live; default ~/.local/share/trcomp.")
 

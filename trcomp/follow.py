@@ -8,8 +8,6 @@ from datetime import datetime
 from typing import Any
 
 from rich.console import Console
-from rich.status import Status
-from rich.table import Table
 from rich.text import Text
 
 from trcomp.backends.base import Cursor, JobRecord, JobStatus, Transition
@@ -22,6 +20,12 @@ _COLOURS = {
     JobStatus.FAILED: "red",
     JobStatus.STOPPED: "yellow",
     JobStatus.STOPPING: "yellow",
+}
+_WITH_LINES = {
+    JobStatus.PREPARING,
+    JobStatus.STARTING,
+    JobStatus.TRAINING,
+    JobStatus.STOPPING,
 }
 _QUIET = {JobStatus.PREPARING, JobStatus.STARTING, JobStatus.STOPPING, JobStatus.UPLOADING}
 """States in which little is printed: a terminal shows that something goes on."""
@@ -56,13 +60,11 @@ def summarise(job: Job, record: JobRecord, console: Console) -> None:
     rows = _result_rows(record)
     if record.status is not JobStatus.FAILED:
         rows = report_rows(job.report()["totals"]) + rows
-    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column(style="bold" if console.is_terminal else "", no_wrap=True)
-    # A path is of use only whole.
-    table.add_column(no_wrap=True, overflow="ignore")
+    width = max(len(name) for name, _ in rows)
+    console.print()
     for name, value in rows:
-        table.add_row(name, Text(value))
-    console.print(table, soft_wrap=True)
+        # A path is of use only whole: nothing is wrapped.
+        console.print(Text.assemble((f"{name:<{width}}", "bold"), "  ", value), soft_wrap=True)
 
 
 def report_rows(totals: dict[str, Any]) -> list[tuple[str, str]]:
@@ -106,13 +108,18 @@ class _View:
         with spinner as status:
             while True:
                 record = self.job.record()
-                # Lines printed in a state come before the news that it is over.
-                lines = self._show_lines(record.status.ended)
-                self._show_stages(record, status)
-                if record.status.ended and not lines:
+                steps = record.transitions
+                # What a worker printed follows the news that it runs, and precedes that of its end.
+                self._show_stages(steps, _WITH_LINES)
+                if self._show_lines(record.status.ended):
+                    continue
+                self._show_stages(steps, set(JobStatus))
+                if status is not None:
+                    (status.start if record.status in _QUIET else status.stop)()
+                    status.update(f"{record.status} …")
+                if record.status.ended:
                     return record
-                if not lines:
-                    time.sleep(_POLL_SECONDS)
+                time.sleep(_POLL_SECONDS)
 
     def _show_lines(self, final: bool) -> bool:
         if not self.show_logs:
@@ -123,15 +130,13 @@ class _View:
             self.console.out(line, highlight=False)
         return bool(lines)
 
-    def _show_stages(self, record: JobRecord, status: Status | None) -> None:
-        begin = record.transitions[0].time
-        for step in record.transitions[self.shown :]:
+    def _show_stages(self, steps: tuple[Transition, ...], which: set[JobStatus]) -> None:
+        for step in steps[self.shown :]:
+            if step.status not in which:
+                return
             style = _COLOURS.get(step.status, "cyan")
-            self.console.print(Text(stage_text(step, begin), style=style), soft_wrap=True)
-        self.shown = len(record.transitions)
-        if status is not None:
-            (status.start if record.status in _QUIET else status.stop)()
-            status.update(f"{record.status} …")
+            self.console.print(Text(stage_text(step, steps[0].time), style), soft_wrap=True)
+            self.shown += 1
 
 
 def _stop(job: Job, view: _View, console: Console) -> None:

@@ -344,4 +344,5 @@ def _read_lines(path: Path, offset: int, final: bool) -> tuple[list[str], int]:
 
 
 def _named(host: str, line: str) -> str:
-    return f"[{host} {line[1:]}" if line.startswith("[rank ") else f"[{host}] {line}"
+    own = line.startswith(("[rank ", "[trcomp] "))
+    return f"[{host} {line[1:]}" if own else f"[{host}] {line}"

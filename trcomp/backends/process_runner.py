@@ -104,11 +104,8 @@ class Runner:
 
     def _watch(self) -> None:
         while self.running:
-            starting = self.record.status is JobStatus.STARTING
-            if starting and self._all_started():
-                self._enter(JobStatus.TRAINING)
-                starting = False
-            for key, _ in self._selector.select(self._timeout(starting)):
+            self._note_start()
+            for key, _ in self._selector.select(self._timeout()):
                 if key.data is None:
                     os.read(key.fd, 64)
                 else:
@@ -117,13 +114,17 @@ class Runner:
             if self.kill_at is not None and time.monotonic() >= self.kill_at:
                 self._signal_all(signal.SIGKILL)
                 self.kill_at = None
+        self._note_start()
 
-    def _all_started(self) -> bool:
+    def _note_start(self) -> None:
         logs = self.plan.directory / "logs"
-        return all((logs / host.name / STARTED).exists() for host in self.plan.hosts)
+        if self.record.status is JobStatus.STARTING and all(
+            (logs / host.name / STARTED).exists() for host in self.plan.hosts
+        ):
+            self._enter(JobStatus.TRAINING)
 
-    def _timeout(self, starting: bool) -> float | None:
-        if starting:
+    def _timeout(self) -> float | None:
+        if self.record.status is JobStatus.STARTING:
             return _TICK_SECONDS
         return None if self.kill_at is None else max(0.0, self.kill_at - time.monotonic())
 

@@ -1,0 +1,41 @@
+# Every target makes .venv first if there is none. TORCH chooses the torch that is installed.
+PYTHON ?= python3
+TORCH ?= torch==2.13.0
+BIN := .venv/bin
+STAMP := .venv/.installed
+
+.PHONY: install demo check test quick bench docs clean
+
+install: $(STAMP)
+
+# pip itself is asked only when what it would install has changed.
+$(STAMP): setup.cfg pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet $(TORCH)
+	$(BIN)/python -m pip install --quiet --editable ".[runtime,examples,dev]"
+	touch $@
+
+demo: $(STAMP)
+	GPU_NUM_DEVICES=2 $(BIN)/python examples/vit/launch.py
+
+check: $(STAMP)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: check
+	$(BIN)/pytest
+
+quick: $(STAMP)
+	$(BIN)/pytest -m "not slow and not e2e"
+
+bench: $(STAMP)
+	$(BIN)/python -m benchmarks
+
+docs: $(STAMP)
+	$(BIN)/python -m docs.generate
+
+clean:
+	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -not -path "./.venv/*" -prune -exec rm -rf {} +
