@@ -12,5 +12,6 @@ def autoload() -> None:
     import trcomp.compat
 
     trcomp.compat.install()
-    if flags.ENABLED.get():
-        import trcomp.runtime
+    import trcomp.runtime.report
+
+    trcomp.runtime.report.install()

@@ -13,6 +13,7 @@ TrcompError
 ├── DeviceError (RuntimeError) 70  the xla device cannot do what was asked
 │   ├── ForkedProcessError         `xla` touched in a forked child of a process that uses it
 │   └── UnsupportedError           a feature that is out of scope, by name
+├── RankFailedError            the rank's own exit code; a rank that the script itself started
 └── InternalError              70  a defect of trcomp
 """
 
@@ -165,6 +166,20 @@ class ForkedProcessError(DeviceError):
 
 class UnsupportedError(DeviceError):
     """A feature that trcomp does not have, by name and with the reason."""
+
+
+class RankFailedError(TrcompError):
+    """A rank that the script itself started was killed, or raised what cannot be sent here.
+
+    Attributes:
+        rank: Its number in the job.
+        exit_code: Its exit code, or 128 + signal.
+    """
+
+    def __init__(self, message: str, *, rank: int, exit_code: int) -> None:
+        super().__init__(message)
+        self.rank = rank
+        self.exit_code = exit_code
 
 
 class InternalError(TrcompError):

@@ -1,8 +1,71 @@
-"""The lazy runtime: importing it makes `xla` a device of this process. JAX starts at first use."""
+"""The script API. Importing it makes `xla` a device of this process; JAX starts at first use.
 
-from trcomp.runtime import ops
-from trcomp.runtime.device import DEVICE
-from trcomp.runtime.metrics import metrics, metrics_report
-from trcomp.runtime.sync import sync
+With `enabled=False` the same names work on torch's own devices, and neither JAX nor the device is
+there.
+"""
 
-__all__ = ["DEVICE", "metrics", "metrics_report", "ops", "sync"]
+from typing import TYPE_CHECKING
+
+from trcomp import flags
+
+if TYPE_CHECKING or flags.ENABLED.get():
+    from trcomp.runtime import ops as ops
+    from trcomp.runtime.xla import (
+        DeviceLoader,
+        all_gather,
+        all_reduce,
+        broadcast,
+        device,
+        device_count,
+        local_rank,
+        manual_seed,
+        metrics,
+        metrics_report,
+        optimizer_step,
+        rank,
+        reduce_gradients,
+        rendezvous,
+        sync,
+        take_rng_state,
+        world_size,
+    )
+else:
+    from trcomp.runtime.plain import (
+        DeviceLoader,
+        all_gather,
+        all_reduce,
+        broadcast,
+        device,
+        device_count,
+        local_rank,
+        manual_seed,
+        metrics,
+        metrics_report,
+        optimizer_step,
+        rank,
+        reduce_gradients,
+        rendezvous,
+        sync,
+        take_rng_state,
+        world_size,
+    )
+
+__all__ = [
+    "DeviceLoader",
+    "all_gather",
+    "all_reduce",
+    "broadcast",
+    "device",
+    "device_count",
+    "local_rank",
+    "manual_seed",
+    "metrics",
+    "metrics_report",
+    "optimizer_step",
+    "rank",
+    "reduce_gradients",
+    "rendezvous",
+    "sync",
+    "take_rng_state",
+    "world_size",
+]

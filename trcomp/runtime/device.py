@@ -102,9 +102,9 @@ class XlaModule(backend_registration._DummyBackendModule):  # type: ignore[misc]
     @staticmethod
     def synchronize(device: Any = None) -> None:
         """Compute all that is pending and wait for it."""
-        from trcomp.runtime import sync
+        from trcomp.runtime.sync import sync
 
-        sync.sync(wait=True)
+        sync(wait=True)
 
     @staticmethod
     def get_amp_supported_dtype() -> list[torch.dtype]:

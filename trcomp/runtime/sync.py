@@ -9,7 +9,7 @@ from collections.abc import Hashable
 
 import jax
 
-from trcomp.runtime import client, ir
+from trcomp.runtime import client, closures, ir
 from trcomp.runtime.compiler import Executable, arguments, compile_graph
 from trcomp.runtime.graph import Graph, build
 from trcomp.runtime.ir import Buffer, Value
@@ -35,6 +35,7 @@ def sync(wait: bool = False) -> None:
         counters.step_marks.append(time.perf_counter())
     if wait:
         _wait(leave=0)
+    closures.run()
 
 
 def evaluate(*, donate: bool = False) -> None:

@@ -1,0 +1,70 @@
+"""torch_xla's names over trcomp.runtime: devices, the step, launching."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+import trcomp.runtime as rt
+from trcomp.runtime.launch import spawn
+
+from . import _XLAC, runtime
+from .core import xla_model
+
+__all__ = [
+    "_XLAC",
+    "device",
+    "device_count",
+    "devices",
+    "launch",
+    "manual_seed",
+    "real_devices",
+    "runtime",
+    "sync",
+    "xla_model",
+]
+
+__version__ = "2.9.0+trcomp"
+"""The torch_xla release whose names these are; frameworks compare it."""
+
+
+def device(index: int | None = None) -> torch.device:
+    """This rank's device."""
+    return rt.device(index)
+
+
+def devices() -> list[torch.device]:
+    """The devices this process drives: one."""
+    return [rt.device()]
+
+
+def device_count() -> int:
+    """Number of devices this process drives."""
+    return rt.device_count()
+
+
+def real_devices() -> list[str]:
+    """What the devices are, such as `CPU:0` or `CUDA:1`."""
+    return [f"{runtime.device_type()}:{rt.local_rank()}"]
+
+
+def sync(wait: bool = False, reset_scope: bool = True) -> None:
+    """End the step: compile and run all that is pending."""
+    rt.sync(wait)
+
+
+def manual_seed(seed: int, device: torch.device | None = None) -> None:
+    """Seed the device's random stream."""
+    rt.manual_seed(seed)
+
+
+def launch(
+    fn: Callable[..., Any],
+    args: Sequence[Any] = (),
+    start_method: str = "spawn",
+    debug_single_process: bool = False,
+) -> Any:
+    """Run `fn(local_rank, *args)` on each of this host's ranks; in a rank's process, in place."""
+    return spawn(fn, args, 1 if debug_single_process else None, start_method=start_method)

@@ -1,0 +1,142 @@
+"""The ranks of a job: joining them, who this one is, waiting for the others.
+
+What is not tensors travels over JAX's coordination service, which the host of rank 0 serves.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import os
+import sys
+from collections import Counter
+from pathlib import Path
+
+import jax
+
+# The public API has no key-value store and no barrier that works without devices.
+from jax._src.distributed import global_state
+
+from trcomp import flags
+from trcomp.env import variables
+from trcomp.errors import DeviceError
+
+_HEARTBEAT_SECONDS = 10
+"""A rank that is silent so long is dead: its peers end instead of waiting in a collective."""
+_JOIN_SECONDS = 300
+"""Hosts of one job start minutes apart."""
+_LEAVE_SECONDS = 24 * 3600
+"""At a good end ranks wait for the last, which may still evaluate or save."""
+_RENDEZVOUS_SECONDS = 1800
+
+
+def join() -> None:
+    """Join the other ranks, unless this process has; comes before the XLA client starts.
+
+    Raises:
+        DeviceError: The process has a rank among several but nobody said where they meet, or the
+            others did not come.
+    """
+    identity = variables.identity(os.environ)
+    if identity.world_size == 1 or global_state.client is not None:
+        return
+    coordinator = flags.COORDINATOR.get()
+    if not coordinator:
+        raise DeviceError(
+            f"This is rank {identity.rank} of {identity.world_size}, but "
+            f"{flags.COORDINATOR.name} does not say where the ranks meet.",
+            f"Start the script through trcomp, or set {flags.COORDINATOR.name}=address:port, the "
+            "same on every rank, an address of rank 0's host.",
+        )
+    # Registered after JAX's own, which waits for the other ranks, so it is called before it.
+    atexit.register(_abandon_if_failed)
+    jax.config.update("jax_num_cpu_devices", 1)  # type: ignore[no-untyped-call]
+    # Its SIGTERM handler would keep a stopped worker alive.
+    jax.config.update("jax_enable_preemption_service", False)  # type: ignore[no-untyped-call]
+    try:
+        jax.distributed.initialize(
+            coordinator,
+            identity.world_size,
+            identity.rank,
+            cluster_detection_method="deactivate",
+            initialization_timeout=_JOIN_SECONDS,
+            heartbeat_timeout_seconds=_HEARTBEAT_SECONDS,
+            shutdown_timeout_seconds=_LEAVE_SECONDS,
+        )
+    except jax.errors.JaxRuntimeError as error:
+        raise DeviceError(
+            f"Rank {identity.rank} did not find the others at {coordinator} within "
+            f"{_JOIN_SECONDS} s: {error}",
+            "See the other ranks' logs: one may have failed, or its host cannot be reached.",
+        ) from error
+
+
+def abandon() -> None:
+    """Leave without waiting for the other ranks; for a rank that has failed.
+
+    At a good end the ranks wait for each other. One that has failed would wait for peers that are
+    stuck in a collective with it.
+    """
+    for held in (global_state.client, global_state.service):
+        if held is not None:
+            # Its destructor waits for the others too: it must not run.
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(held))
+    global_state.client = None
+    global_state.service = None
+
+
+def _abandon_if_failed() -> None:
+    """Python keeps an exception that ended the script; a worker has written its error file."""
+    error_file = flags.ERROR_FILE.get()
+    if hasattr(sys, "last_value") or (error_file and Path(error_file).exists()):
+        abandon()
+
+
+def rank() -> int:
+    """This process's rank among all of the job's."""
+    return variables.identity(os.environ).rank
+
+
+def local_rank() -> int:
+    """This process's rank on its host."""
+    return variables.identity(os.environ).local_rank
+
+
+def world_size() -> int:
+    """Number of ranks of the job."""
+    return variables.identity(os.environ).world_size
+
+
+_visits: Counter[str] = Counter()
+
+
+def rendezvous(tag: str, payload: bytes = b"") -> list[bytes]:
+    """Wait until every rank is here; the ranks' payloads in order.
+
+    Args:
+        tag: Which meeting it is; every rank names the same ones in the same order.
+        payload: Bytes for the other ranks.
+
+    Raises:
+        DeviceError: A rank did not come.
+    """
+    if world_size() == 1:
+        return [payload]
+    join()
+    store = global_state.client
+    assert store is not None
+    _visits[tag] += 1
+    place, before = (f"trcomp/{tag}/{visit}" for visit in (_visits[tag], _visits[tag] - 1))
+    try:
+        store.key_value_set_bytes(f"{place}/{rank()}", payload)
+        store.wait_at_barrier(place, _RENDEZVOUS_SECONDS * 1000)
+        found = store.key_value_dir_get_bytes(place)
+        # Everyone is here, so everyone has read what was left at the meeting before.
+        store.key_value_delete(f"{before}/{rank()}")
+    except jax.errors.JaxRuntimeError as error:
+        raise DeviceError(
+            f"Rank {rank()} waited at {tag!r} and not every rank came: {error}",
+            "Every rank must make the same calls; do not put this one under `if rank == 0`.",
+        ) from error
+    payloads = {int(key.rpartition("/")[2]): value for key, value in found}
+    return [payloads[peer] for peer in range(world_size())]

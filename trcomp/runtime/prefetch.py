@@ -1,0 +1,155 @@
+"""A loader's batches, moved ahead of the step by a background thread, with a step mark after each.
+
+data loader --thread: next, move--> ready batches --for batch in loader--> the step, its mark
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import queue
+import threading
+import time
+import warnings
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from trcomp import flags
+from trcomp.errors import Problem, SpecError
+from trcomp.runtime.batches import num_samples
+from trcomp.runtime.metrics import counters
+
+_JOIN_SECONDS = 10.0
+"""How long an early `break` waits for a dataset that is still busy with a batch."""
+
+
+class PrefetchLoader:
+    """Iterates over a loader whose batches are moved in the background.
+
+    Each `iter()` is an iteration of its own. The step mark comes when the next batch is asked for,
+    before waiting for it, so the device computes while the host waits; the last batch's comes at
+    the end of the epoch. Attributes such as `dataset`, `batch_size` and `sampler` are the loader's.
+
+    Args:
+        loader: What gives the batches: a `DataLoader`, or any iterable.
+        move: Moves one batch to the device; called in the background thread.
+        step: The step mark.
+        prefetch: Batches kept ready; None reads the flag.
+        batches_per_step: Batches between step marks.
+
+    Raises:
+        SpecError: A count is not positive.
+    """
+
+    def __init__(
+        self,
+        loader: Any,
+        move: Callable[[Any], Any],
+        step: Callable[[], None],
+        prefetch: int | None = None,
+        batches_per_step: int = 1,
+    ) -> None:
+        depth = flags.PREFETCH.get() if prefetch is None else prefetch
+        counts = {"prefetch": depth, "batches_per_execution": batches_per_step}
+        problems = [Problem(k, v, "a whole number from 1.") for k, v in counts.items() if v < 1]
+        if problems:
+            raise SpecError(problems)
+        self._loader = loader
+        self._move = move
+        self._step = step
+        self._depth = depth
+        self._batches_per_step = batches_per_step
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_loader":  # not set yet: unpickling, or a subclass's constructor
+            raise AttributeError(name)
+        return getattr(self._loader, name)
+
+    def __iter__(self) -> Generator[Any, None, None]:
+        feed = _Feed(self._loader, self._move, self._depth)
+        since_mark = 0
+        try:
+            while (item := feed.take()) is not _END:
+                yield item
+                counters.samples += num_samples(item)
+                since_mark += 1
+                if since_mark == self._batches_per_step:
+                    self._step()
+                    since_mark = 0
+            if since_mark:
+                self._step()
+        finally:
+            feed.close()
+
+
+_END = object()
+
+
+@dataclass(frozen=True)
+class _Failure:
+    error: BaseException
+
+
+class _Feed:
+    """One iteration: the thread that fills it, and the batches that are ready."""
+
+    def __init__(self, loader: Any, move: Callable[[Any], Any], depth: int) -> None:
+        # In the caller's thread: a DataLoader draws its seed and forks its workers here.
+        with quiet_fork():
+            iterator = iter(loader)
+        self._ready: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._room = threading.Semaphore(depth)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(
+            target=self._fill, args=(iterator, move), name="trcomp-prefetch", daemon=True
+        )
+        self._thread.start()
+        # A script that ends inside its loop: the thread must not meet a runtime being torn down.
+        atexit.register(self.close)
+
+    def _fill(self, iterator: Iterator[Any], move: Callable[[Any], Any]) -> None:
+        try:
+            while self._has_room():
+                try:
+                    batch = next(iterator)
+                except StopIteration:
+                    self._ready.put(_END)
+                    return
+                self._ready.put(move(batch))
+        except BaseException as error:
+            self._ready.put(_Failure(error))
+
+    def _has_room(self) -> bool:
+        self._room.acquire()
+        return not self._stop.is_set()
+
+    def take(self) -> Any:
+        """The next batch, or `_END`; raises what the dataset raised."""
+        start = time.perf_counter()
+        item = self._ready.get()
+        counters.input_wait_seconds += time.perf_counter() - start
+        self._room.release()
+        if isinstance(item, _Failure):
+            raise item.error
+        return item
+
+    def close(self) -> None:
+        """End the thread. Batches that were ready are dropped."""
+        atexit.unregister(self.close)
+        self._stop.set()
+        self._room.release()
+        self._thread.join(_JOIN_SECONDS)
+
+
+@contextlib.contextmanager
+def quiet_fork() -> Iterator[None]:
+    """Silence JAX's warning at a fork: a forked child that touches the device gets an error."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings(
+            "ignore", r"os\.fork\(\) was called\..*JAX is multithreaded", RuntimeWarning
+        )
+        yield

@@ -1,0 +1,61 @@
+"""The script API on the xla device: the same names as `plain`, which is without XLA."""
+
+from __future__ import annotations
+
+import torch
+
+from trcomp.runtime import rng
+from trcomp.runtime.data_parallel import (
+    all_gather,
+    all_reduce,
+    broadcast,
+    optimizer_step,
+    reduce_gradients,
+)
+from trcomp.runtime.device import NAME, check_index
+from trcomp.runtime.distributed import local_rank, rank, rendezvous, world_size
+from trcomp.runtime.loader import DeviceLoader
+from trcomp.runtime.metrics import metrics, metrics_report
+from trcomp.runtime.rng import manual_seed
+from trcomp.runtime.sync import sync
+
+__all__ = [
+    "DeviceLoader",
+    "all_gather",
+    "all_reduce",
+    "broadcast",
+    "device",
+    "device_count",
+    "local_rank",
+    "manual_seed",
+    "metrics",
+    "metrics_report",
+    "optimizer_step",
+    "rank",
+    "reduce_gradients",
+    "rendezvous",
+    "sync",
+    "take_rng_state",
+    "world_size",
+]
+
+
+def device(index: int | None = None) -> torch.device:
+    """This process's device, `xla:0`: each rank drives one.
+
+    Raises:
+        DeviceError: Another index was asked for.
+    """
+    return check_index(torch.device(NAME) if index is None else torch.device(NAME, index))
+
+
+def device_count() -> int:
+    """Devices this process drives: one."""
+    return 1
+
+
+def take_rng_state() -> int:
+    """A number that `manual_seed` takes to repeat what is drawn from here on."""
+    state = rng.next_key() & (2**63 - 1)
+    manual_seed(state)
+    return state
