@@ -1,0 +1,127 @@
+"""Estimator: SageMaker's words, every problem at once, nothing shared with the caller."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trcomp import Estimator, SpecError, TrainingCompilerConfig
+
+
+@pytest.fixture
+def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TRCOMP_HOME", str(tmp_path / "home"))
+    path = tmp_path / "train_it.py"
+    path.write_text("")
+    return path
+
+
+def problems_of(*args: Any, **words: Any) -> str:
+    with pytest.raises(SpecError) as caught:
+        Estimator(*args, **words)
+    return str(caught.value)
+
+
+def test_every_problem_of_words_files_and_backend_is_reported_at_once(tmp_path: Path) -> None:
+    text = problems_of(
+        "missing.py",
+        tmp_path / "nowhere",
+        instance_type="ml.p4d.24xlarge",
+        hyperparameter={"a": 1},
+        environment={"A": 1},
+        use_spot_instances=True,
+        output_path="s3://bucket/x",
+    )
+    assert "6 problems" in text
+    assert "Did you mean 'hyperparameters'?" in text
+    assert "the sagemaker backend is not supported yet" in text
+    assert "there is no such directory" in text
+    assert "S3 is not supported yet" in text
+
+
+@pytest.mark.parametrize("instance_type", ["local", "local_gpu"])
+def test_container_types_say_that_they_come_later(script: Path, instance_type: str) -> None:
+    assert "docker backend is not supported yet" in problems_of(script, instance_type=instance_type)
+
+
+def test_compiler_config_of_another_sdk_is_refused(script: Path) -> None:
+    assert "compiler_config" in problems_of(script, compiler_config=object())
+
+
+def test_two_estimators_from_one_dict_are_independent(script: Path) -> None:
+    words = {"lr": 0.1, "layers": [1]}
+    first = Estimator(script, hyperparameters=words)
+    second = Estimator(script, hyperparameters=words)
+    first.set_hyperparameters(lr=0.2)
+    words["layers"].append(2)  # type: ignore[attr-defined]
+    assert second.to_spec().hyperparameters == {"lr": 0.1, "layers": [1]}
+    assert first.to_spec().hyperparameters == {"lr": 0.2, "layers": [1]}
+    assert words == {"lr": 0.1, "layers": [1, 2]}
+
+
+def test_hyperparameters_are_a_copy_and_keep_their_types(script: Path) -> None:
+    estimator = Estimator(script, hyperparameters={"a": [1]})
+    estimator.hyperparameters()["a"].append(2)
+    estimator.set_hyperparameters(s="text", n=1)
+    assert estimator.hyperparameters() == {"a": [1], "s": "text", "n": 1}
+
+
+def test_a_refused_hyperparameter_changes_nothing(script: Path) -> None:
+    estimator = Estimator(script, hyperparameters={"a": 1})
+    with pytest.raises(SpecError):
+        estimator.set_hyperparameters(b=float("nan"))
+    assert estimator.hyperparameters() == {"a": 1}
+
+
+def test_jobs_are_named_after_the_script_and_the_time(script: Path) -> None:
+    assert re.fullmatch(r"train-it-\d{4}(-\d\d){5}-\d{3}", Estimator(script).to_spec().job_name)
+    named = Estimator(script, base_job_name="vit").to_spec()
+    assert named.job_name.startswith("vit-20")
+    long = Estimator(script, base_job_name="b" * 63).to_spec()
+    assert len(long.job_name) <= 63
+
+
+def test_a_base_name_that_makes_no_job_name_is_named_itself(script: Path) -> None:
+    text = problems_of(script, base_job_name="my_model")
+    assert "base_job_name: got 'my_model'" in text
+    assert "1 problem" in text
+
+
+def test_inputs_are_checked_before_anything_starts(script: Path, tmp_path: Path) -> None:
+    estimator = Estimator(script)
+    with pytest.raises(SpecError) as caught:
+        estimator.fit({"train": tmp_path / "no", "b/c": str(tmp_path)}, job_name="a_b")
+    assert "2 problems" in str(caught.value)
+    assert estimator.latest_training_job is None
+    assert not (tmp_path / "home").exists()
+
+
+def test_inputs_is_a_path_a_uri_or_a_dict(script: Path, tmp_path: Path) -> None:
+    estimator = Estimator(script)
+    for inputs in (tmp_path, str(tmp_path), f"file://{tmp_path}"):
+        (channel,) = estimator.to_spec(inputs).inputs
+        assert (channel.channel, channel.path) == ("training", tmp_path)
+    channels = estimator.to_spec({"a": tmp_path, "b": f"file://{tmp_path}"}).inputs
+    assert [channel.channel for channel in channels] == ["a", "b"]
+
+
+def test_unknown_logs_are_refused(script: Path) -> None:
+    with pytest.raises(SpecError, match="Did you mean 'None'"):
+        Estimator(script).fit(logs="Nome")
+
+
+def test_variables_that_trcomp_sets_itself_are_refused(script: Path) -> None:
+    assert "TRAINING_JOB_NAME" in problems_of(script, environment={"TRAINING_JOB_NAME": "x"})
+
+
+def test_a_checkpoint_path_outside_the_tree_is_refused_locally(script: Path) -> None:
+    assert "checkpoint_local_path" in problems_of(script, checkpoint_local_path="/tmp/c")
+
+
+def test_role_is_not_needed_and_config_is_kept(script: Path) -> None:
+    config = TrainingCompilerConfig(enabled=False)
+    spec = Estimator(script, role="arn:x", compiler_config=config).to_spec()
+    assert spec.compiler_config == config

@@ -1,0 +1,128 @@
+"""What others build upon, frozen here so that it grows deliberately."""
+
+from __future__ import annotations
+
+import inspect
+
+import click
+
+import trcomp
+from trcomp import flags
+from trcomp.cli import cli
+
+
+def test_exported_names() -> None:
+    assert set(trcomp.__all__) == {
+        "BackendUnavailableError",
+        "ContractError",
+        "DeviceError",
+        "Estimator",
+        "ForkedProcessError",
+        "InternalError",
+        "Job",
+        "JobError",
+        "JobFailedError",
+        "JobNotFoundError",
+        "JobSpec",
+        "JobStatus",
+        "JobStoppedError",
+        "JobTimeoutError",
+        "MissingExtraError",
+        "Plan",
+        "Problem",
+        "SpecError",
+        "TrainingCompilerConfig",
+        "TrcompError",
+        "UnsupportedError",
+        "__version__",
+    }
+
+
+def test_constructor_words() -> None:
+    assert set(inspect.signature(trcomp.Estimator).parameters) == {
+        "entry_point",
+        "source_dir",
+        "instance_type",
+        "instance_count",
+        "hyperparameters",
+        "environment",
+        "compiler_config",
+        "distribution",
+        "output_path",
+        "base_job_name",
+        "checkpoint_s3_uri",
+        "checkpoint_local_path",
+        "container_log_level",
+        "role",
+        "unknown",
+    }
+
+
+def test_fit_has_sagemakers_signature() -> None:
+    parameters = inspect.signature(trcomp.Estimator.fit).parameters
+    defaults = {name: p.default for name, p in parameters.items() if name != "self"}
+    assert defaults == {"inputs": None, "wait": True, "logs": "All", "job_name": None}
+
+
+def test_commands_and_their_options() -> None:
+    job = {"script", "script_args", "source_dir", "instance_type", "instance_count", "devices"}
+    job |= {"env", "inputs", "output_path", "checkpoint_uri", "job_name", "compiler"}
+    job |= {"once_per_host", "debug"}
+    found = {name: {p.name for p in command.params} for name, command in cli.commands.items()}
+    assert found == {
+        "run": job | {"detach", "quiet"},
+        "plan": job | {"as_json"},
+        "status": {"job", "as_json"},
+        "logs": {"job", "follow"},
+        "list": {"as_json"},
+        "stop": {"job", "no_wait"},
+        "report": {"job", "as_json"},
+        "env": {
+            "why",
+            "instance_type",
+            "instance_count",
+            "devices",
+            "only",
+            "old_image",
+            "as_json",
+        },
+    }
+
+
+def test_every_command_says_what_it_does() -> None:
+    for command in cli.commands.values():
+        assert command.get_short_help_str()
+        for option in command.params:
+            assert not isinstance(option, click.Option) or option.opts
+
+
+def test_exit_codes() -> None:
+    codes = {
+        name: getattr(trcomp, name).exit_code
+        for name in trcomp.__all__
+        if name.endswith("Error") and name != "JobFailedError"
+    }
+    assert codes == {
+        "BackendUnavailableError": 69,
+        "ContractError": 78,
+        "DeviceError": 70,
+        "ForkedProcessError": 70,
+        "InternalError": 70,
+        "JobError": 70,
+        "JobNotFoundError": 64,
+        "JobStoppedError": 143,
+        "JobTimeoutError": 75,
+        "MissingExtraError": 69,
+        "SpecError": 64,
+        "TrcompError": 70,
+        "UnsupportedError": 70,
+    }
+
+
+def test_flags_are_documented_and_distinct() -> None:
+    names = [flag.name for flag in flags.ALL]
+    assert len(names) == len(set(names))
+    for flag in flags.ALL:
+        assert flag.name.startswith("TRCOMP_")
+        assert flag.help.endswith(".")
+        assert flag.get({}) == flag.default

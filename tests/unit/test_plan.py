@@ -1,0 +1,140 @@
+"""The plan: the real request, deterministic, without effects, secrets masked."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trcomp import Estimator, Plan, SpecError, TrainingCompilerConfig
+from trcomp.backends import source
+from trcomp.backends.process import host_addresses, inherited
+
+
+@pytest.fixture
+def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TRCOMP_HOME", str(tmp_path / "home"))
+    directory = tmp_path / "code"
+    directory.mkdir()
+    (directory / "train.py").write_text("print()\n")
+    return directory
+
+
+def plan_of(code: Path, **words: Any) -> Plan:
+    return Estimator("train.py", code, **words).plan(job_name="job")
+
+
+def test_equal_words_make_equal_plans_and_nothing_happens(code: Path, tmp_path: Path) -> None:
+    before = sorted(tmp_path.rglob("*"))
+    first, second = plan_of(code, instance_count=3), plan_of(code, instance_count=3)
+    assert first == second
+    assert first.to_text() == second.to_text()
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_plan_survives_the_way_to_another_process(code: Path) -> None:
+    plan = plan_of(
+        code,
+        hyperparameters={"z": [1, {"a": None}], "a": "x"},
+        compiler_config=TrainingCompilerConfig(),
+        instance_count=12,
+        checkpoint_s3_uri=code / "checkpoints",
+    )
+    read = Plan.model_validate_json(plan.model_dump_json())
+    assert read == plan
+    assert list(read.hosts[0].contract.hyperparameters) == ["z", "a"]
+
+
+def test_secrets_are_masked_when_printed_and_sent_in_full(code: Path) -> None:
+    plan = plan_of(
+        code,
+        environment={"HF_TOKEN": "s3cret", "AWS_SECRET_ACCESS_KEY": "s3cret", "TOKENIZERS": "fast"},
+        hyperparameters={"api_key": "s3cret"},
+    )
+    for text in (plan.to_text(), plan.to_json(), repr(plan), str(plan)):
+        assert "s3cret" not in text
+    assert "TOKENIZERS=fast" in plan.to_text()
+    assert plan.hosts[0].environment["HF_TOKEN"] == "s3cret"
+
+
+def test_json_holds_what_travels(code: Path) -> None:
+    plan = plan_of(
+        code,
+        hyperparameters={"b": True, "s": "text"},
+        compiler_config=TrainingCompilerConfig(enabled=False, debug=True),
+        distribution={"pytorchxla": {"enabled": True}},
+    )
+    contract = json.loads(plan.to_json())["hosts"][0]["contract"]
+    assert contract["hyperparameters"] == {"b": "true", "s": '"text"'}
+    settings = contract["settings"]
+    assert settings["program"] == "train.py"
+    assert settings["compiler_enabled"] is False
+    assert settings["compiler_debug"] is True
+    assert settings["pytorchxla_enabled"] is True
+
+
+def test_without_compiler_config_the_container_hears_of_none(code: Path) -> None:
+    assert plan_of(code).hosts[0].contract.settings.compiler_enabled is None
+
+
+def test_the_files_are_the_code_without_what_is_no_code(code: Path, tmp_path: Path) -> None:
+    for name in ("pkg/mod.py", ".git/HEAD", "__pycache__/x.pyc", "venv/pyvenv.cfg", "venv/x.py"):
+        (code / name).parent.mkdir(parents=True, exist_ok=True)
+        (code / name).write_text("12345")
+    (tmp_path / "shared.py").write_text("s")
+    (code / "shared.py").symlink_to(tmp_path / "shared.py")
+    (code / "pkg" / "loop").symlink_to(code)
+    plan = plan_of(code)
+    sizes = {file.destination: file.size_bytes for file in plan.files}
+    assert sizes == {"pkg/mod.py": 5, "shared.py": 1, "train.py": 8}
+
+
+def test_without_source_dir_the_script_goes_alone(code: Path) -> None:
+    plan = Estimator(code / "train.py").plan(job_name="job")
+    assert [file.destination for file in plan.files] == ["train.py"]
+
+
+@given(job=st.from_regex(r"[a-z][a-z0-9]{0,30}", fullmatch=True), count=st.integers(1, 600))
+def test_every_host_of_a_job_has_a_loopback_address_of_its_own(job: str, count: int) -> None:
+    addresses = host_addresses(job, [f"algo-{index}" for index in range(count)])
+    parts = [[int(part) for part in address.split(".")] for address in addresses.values()]
+    assert len(set(addresses.values())) == count
+    assert all(p[0] == 127 and 1 <= p[1] <= 254 and 1 <= p[3] <= 254 for p in parts)
+
+
+def test_two_jobs_have_different_addresses() -> None:
+    assert host_addresses("a", ["algo-1"]) != host_addresses("b", ["algo-1"])
+
+
+def test_a_job_inherits_nothing_of_an_enclosing_job() -> None:
+    outer = {
+        "PATH": "/bin",
+        "TRCOMP_PREFETCH": "3",
+        "SM_HP_LR": "1",
+        "RANK": "1",
+        "WORLD_SIZE": "2",
+        "MASTER_ADDR": "x",
+        "TRCOMP_WORKER": "1",
+        "TRCOMP_TOPOLOGY": "{}",
+        "SAGEMAKER_BASE_DIR": "/x",
+    }
+    assert inherited(outer) == {"PATH": "/bin", "TRCOMP_PREFETCH": "3"}
+
+
+@pytest.mark.parametrize("name", ["train.sh", "../train.py", "missing.py", "sub"])
+def test_the_entry_point_is_a_script_inside_the_source(code: Path, name: str) -> None:
+    with pytest.raises(SpecError, match="entry_point"):
+        Estimator(name, code)
+
+
+def test_a_misspelt_script_is_suggested(code: Path) -> None:
+    with pytest.raises(SpecError, match=r"Did you mean 'train\.py'"):
+        Estimator("trian.py", code)
+
+
+def test_ignored_directories_are_named_once() -> None:
+    assert {".git", "__pycache__"} <= source.IGNORED

@@ -1,0 +1,158 @@
+"""JobSpec: what it refuses, that it refuses all at once, and that JSON keeps it."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from trcomp import JobSpec, SpecError, TrainingCompilerConfig
+
+WORDS: dict[str, Any] = {"job_name": "a-job", "entry_point": "train.py"}
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=50)
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
+    max_leaves=8,
+)
+NAMES = st.from_regex(r"[a-rt-zA-Z][A-Za-z0-9_.-]{0,20}", fullmatch=True)
+
+
+def problems_of(**words: Any) -> str:
+    with pytest.raises(SpecError) as caught:
+        JobSpec.of(**WORDS | words)
+    return str(caught.value)
+
+
+@given(hyperparameters=st.dictionaries(NAMES, VALUES, max_size=5))
+def test_json_keeps_every_value_and_the_order(hyperparameters: dict[str, Any]) -> None:
+    spec = JobSpec.of(**WORDS, hyperparameters=hyperparameters)
+    read = JobSpec.from_json(spec.to_json())
+    assert read == spec
+    assert list(read.hyperparameters) == list(hyperparameters)
+
+
+def test_json_keeps_every_field(tmp_path: Path) -> None:
+    spec = JobSpec.of(
+        job_name="j",
+        entry_point="train.py",
+        source_dir=tmp_path,
+        environment={"A": "b"},
+        instance_type="ml.p4d.24xlarge",
+        instance_count=2,
+        compiler_config=TrainingCompilerConfig(enabled=False, debug=True),
+        distribution={"pytorchxla": {"enabled": True}},
+        inputs={"train": tmp_path, "test": "s3://bucket/test"},
+        output_path="s3://bucket/out",
+        checkpoint_s3_uri=tmp_path / "c",
+        checkpoint_local_path="/opt/ml/checkpoints",
+        role="arn",
+    )
+    assert JobSpec.from_json(spec.to_json()) == spec
+    assert spec.inputs[0].path == tmp_path
+    assert spec.inputs[1].path is None
+
+
+def test_every_problem_is_reported_at_once() -> None:
+    text = problems_of(
+        job_name="not_a_name",
+        hyperparameters={"a": math.nan, "sagemaker_program": "x", "b": object()},
+        environment={"1A": "x", "B": 3},
+        instance_type="local_proces",
+        instance_count=0,
+        distribution={"pytorch_xla": {"enabled": True}},
+        checkpoint_local_path="here",
+        source_dri=".",
+    )
+    assert "11 problems" in text
+    for word in ("job_name", "['a']", "sagemaker_program", "['b']", "1A", "['B']"):
+        assert word in text
+    for suggestion in ("'local_process'", "'pytorchxla'", "'source_dir'", "'3'"):
+        assert f"Did you mean {suggestion}?" in text
+    assert "instance_count: got 0" in text
+    assert "checkpoint_local_path: got 'here'" in text
+
+
+@pytest.mark.parametrize(
+    "name", ["", "-", "a" * 64, "a_b", "a b", "-a", "a-"], ids=lambda name: name[:5] or "empty"
+)
+def test_a_job_name_is_what_sagemaker_takes(name: str) -> None:
+    assert "job_name" in problems_of(job_name=name)
+
+
+@pytest.mark.parametrize("value", [math.inf, [1, math.nan], {"a": b"x"}, Path("x"), {1: 2}, "a\0b"])
+def test_a_hyperparameter_that_does_not_travel_is_refused(value: object) -> None:
+    assert "hyperparameters['v']" in problems_of(hyperparameters={"v": value})
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a=b", 3, "sagemaker_job_name", "x" * 257])
+def test_a_hyperparameter_name_that_makes_no_argument_is_refused(name: object) -> None:
+    assert "hyperparameters" in problems_of(hyperparameters={name: 1})
+
+
+def test_dashes_before_a_name_are_told_to_go() -> None:
+    assert "Did you mean 'lr'?" in problems_of(hyperparameters={"--lr": 1})
+
+
+def test_sizes_are_sagemakers() -> None:
+    text = problems_of(
+        hyperparameters={f"h{i}": "x" for i in range(101)} | {"long": "x" * 2499},
+        environment={"SECRET": "s" * 513},
+    )
+    assert "101" not in JobSpec.of(**WORDS, hyperparameters={"h": "x" * 2498}).to_json()
+    assert "at most 100" in text
+    assert "at most 2500" in text
+    assert "at most 512" in text
+    assert "sss" not in text
+
+
+def test_words_of_sagemaker_that_do_not_exist_yet_say_so() -> None:
+    assert "use_spot_instances: got True; not supported yet" in problems_of(use_spot_instances=True)
+
+
+def test_a_bool_is_no_number() -> None:
+    assert "instance_count: got True" in problems_of(instance_count=True)
+
+
+def test_an_unknown_sagemaker_type_is_not_refused() -> None:
+    spec = JobSpec.of(**WORDS, instance_type="ml.p9.96xlarge")
+    assert spec.instance_type == "ml.p9.96xlarge"
+
+
+def test_a_spec_is_frozen_and_holds_copies() -> None:
+    inner = [1, 2]
+    spec = JobSpec.of(**WORDS, hyperparameters={"a": inner})
+    inner.append(3)
+    assert spec.hyperparameters == {"a": [1, 2]}
+    with pytest.raises(ValidationError):
+        spec.job_name = "other"  # type: ignore[misc]
+
+
+def test_places_become_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    spec = JobSpec.of(**WORDS, inputs="data", output_path="file://out")
+    assert [(item.channel, item.path) for item in spec.inputs] == [("training", tmp_path / "data")]
+    assert spec.output_path == f"file://{tmp_path}/out"
+    assert spec.entry_point == str(tmp_path / "train.py")
+    assert spec.program == "train.py"
+
+
+@pytest.mark.parametrize("place", ["http://x/y", 3, ""])
+def test_a_place_is_a_path_or_s3(place: object) -> None:
+    assert "inputs['a']" in problems_of(inputs={"a": place})
+
+
+@pytest.mark.parametrize("name", ["", "a/b", ".", "..", "x" * 65])
+def test_a_channel_is_named_like_a_directory(name: str) -> None:
+    assert "inputs" in problems_of(inputs={name: "data"})
+
+
+def test_broken_json_is_a_spec_error() -> None:
+    with pytest.raises(SpecError):
+        JobSpec.from_json("{")
