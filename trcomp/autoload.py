@@ -9,9 +9,10 @@ def autoload() -> None:
     """Bring up the runtime and the torch_xla module tree in a worker process."""
     if not flags.WORKER.get():
         return
-    import trcomp.compat
+    # Names are taken from the modules: where trcomp.runtime was imported first, and imports torch,
+    # its package is not complete yet.
+    from trcomp.compat import install
+    from trcomp.runtime import report
 
-    trcomp.compat.install()
-    import trcomp.runtime.report
-
-    trcomp.runtime.report.install()
+    install()
+    report.install()

@@ -37,6 +37,7 @@ __all__ = [
     "rank",
     "reduce_gradients",
     "rendezvous",
+    "settle",
     "sync",
     "take_rng_state",
     "world_size",
@@ -93,6 +94,11 @@ def sync(wait: bool = False) -> None:
     counters.step_marks.append(time.perf_counter())
     if wait and device().type == "cuda":
         torch.cuda.synchronize()
+    closures.run()
+
+
+def settle() -> None:
+    """Nothing is ever pending here; runs the step's closures."""
     closures.run()
 
 

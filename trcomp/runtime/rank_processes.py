@@ -251,7 +251,7 @@ def _failure(error: Exception, text: str) -> Failure:
         pickle.loads(pickled)
     except Exception:
         pickled = None
-    line = traceback.format_exception_only(error)[-1].strip()
+    line = f"{type(error).__name__}: {error}"
     return Failure(time.time(), pickled, line, text)
 
 

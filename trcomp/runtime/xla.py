@@ -34,6 +34,7 @@ __all__ = [
     "rank",
     "reduce_gradients",
     "rendezvous",
+    "settle",
     "sync",
     "take_rng_state",
     "world_size",
@@ -52,6 +53,14 @@ def device(index: int | None = None) -> torch.device:
 def device_count() -> int:
     """Devices this process drives: one."""
     return 1
+
+
+def settle() -> None:
+    """Compute all that is pending and wait for it, on this rank as on every other.
+
+    Comes before one rank alone reads values: what is pending may hold collectives.
+    """
+    sync(wait=True)
 
 
 def take_rng_state() -> int:

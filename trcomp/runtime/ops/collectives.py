@@ -6,6 +6,7 @@ A rule runs inside `shard_map` over all ranks' devices: its arrays are what this
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 import jax
@@ -13,7 +14,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from trcomp.runtime.buckets import plan_buckets
-from trcomp.runtime.compiler import AXIS
+from trcomp.runtime.client import AXIS
 from trcomp.runtime.ops.registry import lowers
 
 
@@ -30,7 +31,7 @@ def _all_reduce(
         reduced = _reduce(flat, reduce_type)
         if scale != 1:
             reduced = (reduced * scale).astype(flat.dtype)
-        ends = jnp.cumsum(jnp.asarray([t.size for t in members])).tolist()[:-1]
+        ends = list(accumulate(tensor.size for tensor in members))[:-1]
         for index, part in zip(bucket, jnp.split(reduced, ends), strict=True):
             results[index] = part.reshape(tensors[index].shape)
     return results

@@ -85,8 +85,8 @@ def mark_step(wait: bool = False, reset_scope: bool = True) -> None:
 
 
 def wait_device_ops(devices: Sequence[str] = ()) -> None:
-    """Wait until the device has done all that was started; ends the step."""
-    rt.sync(wait=True)
+    """Compute all that is pending and wait for it."""
+    rt.settle()
 
 
 def add_step_closure(
@@ -199,7 +199,7 @@ def save(
         master_only: Whether the master alone writes.
         global_master: Whether the master is the job's rank 0, or each host's first rank.
     """
-    rt.sync(wait=True)  # On every rank: what is pending may hold collectives.
+    rt.settle()
     if not master_only or is_master_ordinal(local=not global_master):
         torch.save(_maybe_convert_to_cpu(data), file_or_path)
     rt.rendezvous("torch_xla.core.xla_model.save")
@@ -232,5 +232,5 @@ def set_rng_state(seed: int, device: str | None = None) -> None:
 
 
 def unlazy(tensors: Iterable[torch.Tensor]) -> None:
-    """Compute the tensors now."""
-    rt.sync()
+    """Compute all that is pending, the tensors with it."""
+    rt.settle()
