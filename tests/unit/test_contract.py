@@ -94,9 +94,7 @@ def test_groups_are_read_back(tmp_path: Path) -> None:
         InstanceGroup("big", "ml.p4d.24xlarge", ("algo-1",)),
         InstanceGroup("small", "ml.g5.xlarge", ("algo-2",)),
     )
-    contract = make(
-        hosts=("algo-1", "algo-2"), instance_groups=groups, current_group="big"
-    )
+    contract = make(hosts=("algo-1", "algo-2"), instance_groups=groups, current_group="big")
     contracts.write(tmp_path, contract)
     assert contracts.read(tmp_path) == contract
 
