@@ -17,6 +17,10 @@ from trcomp.runtime.ir import Buffer
 jax.config.update("jax_enable_x64", True)
 
 
+AXIS = "ranks"
+"""Name of the mesh axis over which collectives reduce."""
+
+
 def start() -> None:
     """Start the client unless it runs: join the other ranks, open the device.
 
@@ -53,8 +57,6 @@ def num_ranks() -> int:
 @lru_cache(maxsize=1)
 def mesh() -> Mesh:
     """One axis over all ranks' devices."""
-    from trcomp.runtime.compiler import AXIS
-
     return Mesh(np.array(jax.devices()), (AXIS,))
 
 

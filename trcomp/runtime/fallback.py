@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,8 +11,9 @@ from torch._ops import OpOverload
 from torch.utils._pytree import tree_map
 
 from trcomp.runtime.device import DEVICE, NAME
-from trcomp.runtime.dispatch import KEY
+from trcomp.runtime.dispatch import KEY, implement
 from trcomp.runtime.metrics import counters
+from trcomp.runtime.ops.registry import find
 from trcomp.runtime.transfer import to_device, to_host
 
 _CPU = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
@@ -73,7 +75,14 @@ def run_on_cpu(op: OpOverload, *args: Any, **kwargs: Any) -> Any:
             return torch.device("cpu")
         return argument
 
-    result = op(*tree_map(down, args), **tree_map(down, kwargs))
+    hosts = tree_map(down, kwargs)
+    for argument in op._schema.arguments:
+        if argument.is_out:
+            # torch may resize what it owns, not what numpy lent it.
+            device, host = copies[id(kwargs[argument.name])]
+            hosts[argument.name] = host.clone()
+            copies[id(device)] = (device, hosts[argument.name])
+    result = op(*tree_map(down, args), **hosts)
     originals = {id(host): device for device, host in copies.values()}
     if op._schema.is_mutable:
         _write_back(op, args, kwargs, copies)
@@ -105,5 +114,16 @@ def _write_back(
 
 
 def register() -> None:
-    """Make `fallback` the device's kernel of every operator that has none."""
+    """Make `fallback` the device's kernel of every operator that has none.
+
+    A structured operator has one of torch's making: it allocates a result and calls the `out=`
+    form. Those that no rule covers are registered by name, so that they arrive as what was called.
+    """
     library.fallback(fallback, KEY)
+    made_by_torch = "CompositeExplicitAutogradNonFunctional"
+    for full in torch._C._dispatch_get_all_op_names():
+        if not full.startswith("aten::"):
+            continue
+        if torch._C._dispatch_has_kernel_for_dispatch_key(full, made_by_torch):
+            op = find(full.removeprefix("aten::"))
+            implement(op, partial(fallback, op))
