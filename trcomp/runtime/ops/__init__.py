@@ -3,7 +3,9 @@
 from trcomp.runtime import fallback
 from trcomp.runtime.dispatch import register_rules
 from trcomp.runtime.ops import (
+    activations,
     attention,
+    comparison,
     convolution,
     elementwise,
     losses,
@@ -11,10 +13,15 @@ from trcomp.runtime.ops import (
     memory,
     normalization,
     optimizers,
+    reductions,
+    sorting,
+    unary,
 )
 
 __all__ = [
+    "activations",
     "attention",
+    "comparison",
     "convolution",
     "elementwise",
     "losses",
@@ -22,6 +29,9 @@ __all__ = [
     "memory",
     "normalization",
     "optimizers",
+    "reductions",
+    "sorting",
+    "unary",
 ]
 
 # Kernels that the families wrote by hand are registered by now; the table fills in the rest.
