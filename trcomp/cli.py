@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
 import sys
 import traceback
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,10 +17,14 @@ import click
 from trcomp import backends
 from trcomp._version import __version__
 from trcomp.config import TrainingCompilerConfig
+from trcomp.env import explain, gpus
+from trcomp.env.variables import DIALECTS
 from trcomp.errors import Problem, SpecError, TrcompError
 from trcomp.estimator import Estimator
 from trcomp.follow import report_rows, stage_text
+from trcomp.images import instances
 from trcomp.job import Job
+from trcomp.rules import LOCAL_TYPES, instance_type_problems
 
 _NEGATIVE_NUMBER = re.compile(r"-\d+$|-\d*\.\d+$|-\d+(\.\d*)?[eE][-+]?\d+$")
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -155,6 +161,38 @@ def report(job: str, as_json: bool) -> None:
         click.echo(f"{name:<20}{value}")
 
 
+@cli.command()
+@click.option("--explain", "why", is_flag=True, help="Say why each variable has its value.")
+@click.option("--instance-type", default="local_process", show_default=True)
+@click.option("--instance-count", default=1, show_default=True, type=click.IntRange(min=1))
+@click.option("--devices", type=click.IntRange(min=1), help="Devices per host, if not its type's.")
+@click.option("--rank", "only", type=int, help="Only this rank.")
+@click.option("--old-image", is_flag=True, help="Also what the old Training Compiler images read.")
+@_JSON
+def env(
+    why: bool,
+    instance_type: str,
+    instance_count: int,
+    devices: int | None,
+    only: int | None,
+    old_image: bool,
+    as_json: bool,
+) -> None:
+    """Print the variables that every rank of a job would get. Works on any machine."""
+    rows = _environment(instance_type, instance_count, devices, old_image)
+    rows = [row for row in rows if only is None or row.rank == only]
+    if as_json:
+        click.echo(json.dumps([dataclasses.asdict(row) for row in rows], indent=2))
+        return
+    for row in rows:
+        click.echo(f"rank {row.rank}: local rank {row.local_rank} on {row.host}")
+        for variable in row.variables:
+            shown = f"{variable.name} removed"
+            if variable.value is not None:
+                shown = f"{variable.name}={variable.value}"
+            click.echo(f"  {shown:<48}  {variable.reason}" if why else f"  {shown}")
+
+
 def parse_script_args(args: Sequence[str]) -> dict[str, str]:
     """Arguments of a script as hyperparameters: ``--name value`` or ``--name=value``, as they are.
 
@@ -243,6 +281,34 @@ def _estimator(
     )
 
 
+def _environment(
+    instance_type: str, instance_count: int, devices: int | None, old_image: bool
+) -> list[explain.Row]:
+    problems = instance_type_problems(instance_type)
+    if problems:
+        raise SpecError(problems)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        facts = instances.facts(instance_type)
+    for warning in caught:
+        click.echo(f"Warning: {warning.message}", err=True)
+    num_gpus, num_cpus, virtual = facts.num_gpus, facts.num_cpus, 1
+    if instance_type in LOCAL_TYPES:
+        num_gpus, num_cpus = len(gpus.found(os.environ)), len(os.sched_getaffinity(0))
+        virtual = int(os.environ.get("GPU_NUM_DEVICES") or 1)
+    rows = explain.table(
+        instance_count=instance_count,
+        num_devices=devices or num_gpus or virtual,
+        # Of an unknown type only this is certain: one asks for it because of its GPUs.
+        device_kind="cpu" if num_gpus == 0 else "gpu",
+        efa=bool(facts.efa_devices),
+        dialects=DIALECTS if old_image else DIALECTS[:2],
+        num_cpus=num_cpus,
+        network_interface="lo" if instance_type in LOCAL_TYPES else "eth0",
+    )
+    return list(rows)
+
+
 def _inputs(texts: Sequence[str]) -> dict[str, str] | None:
     return (
         _pairs("--input", [text if "=" in text else f"training={text}" for text in texts]) or None
@@ -254,3 +320,7 @@ def _pairs(option: str, texts: Sequence[str]) -> dict[str, str]:
     if wrong:
         raise SpecError([Problem(option, text, "NAME=VALUE is needed.") for text in wrong])
     return dict(text.split("=", 1) for text in texts)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,114 @@
+"""The command line: arguments as they are, exit codes, errors without tracebacks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trcomp import SpecError
+from trcomp.cli import main, parse_script_args
+from trcomp.contract import to_argv
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20)
+NAMES = st.from_regex(r"[a-z][a-z0-9_-]{0,10}", fullmatch=True)
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TRCOMP_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("")
+    return tmp_path
+
+
+@given(values=st.dictionaries(NAMES, TEXT, max_size=6))
+def test_arguments_reach_the_script_as_they_are_and_in_order(values: dict[str, str]) -> None:
+    parsed = parse_script_args([f"--{name}={value}" for name, value in values.items()])
+    assert list(parsed.items()) == list(values.items())
+    assert parse_script_args(to_argv(values)) == values
+
+
+def test_both_spellings_and_negative_numbers() -> None:
+    args = ["--steps", "50", "--lr=-1e-3", "--shift", "-0.5", "--name", "a b", "--empty", ""]
+    expected = {"steps": "50", "lr": "-1e-3", "shift": "-0.5", "name": "a b", "empty": ""}
+    assert parse_script_args(args) == expected
+
+
+def test_what_is_no_hyperparameter_is_reported_at_once() -> None:
+    with pytest.raises(SpecError) as caught:
+        parse_script_args(["file", "-x", "--flag", "--a", "1", "--a", "2", "--last"])
+    assert len(caught.value.problems) == 5
+
+
+def test_plan_prints_the_request(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["plan", "train.py", "--job-name", "j", "--devices", "2", "--env", "A_TOKEN=s3cret"]
+    assert main([*options, "--json", "--", "--steps", "5"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    (host,) = plan["hosts"]
+    assert host["environment"]["GPU_NUM_DEVICES"] == "2"
+    assert host["environment"]["A_TOKEN"] == "***"
+    assert host["contract"]["hyperparameters"] == {"steps": '"5"'}
+    assert host["contract"]["settings"]["compiler_enabled"] is True
+    assert main([*options, "--once-per-host"]) == 0
+    assert "algo-1" in capsys.readouterr().out
+
+
+def test_plan_of_a_wrong_job_is_64_and_names_everything(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["plan", "nope.py", "--job-name", "a_b", "--instance-count", "0"]) == 64
+    errors = capsys.readouterr().err
+    assert "2 problems" in errors
+    assert "Traceback" not in errors
+
+
+@pytest.mark.parametrize(
+    "args",
+    [["plan"], ["run", "train.py", "--nope"], ["plan", "train.py", "--env", "A"], ["nope"]],
+)
+def test_wrong_usage_is_64(args: list[str]) -> None:
+    assert main(args) == 64
+
+
+@pytest.mark.parametrize("command", ["status", "logs", "stop", "report"])
+def test_an_unknown_job_is_64_and_says_where_to_look(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([command, "process://nope"]) == 64
+    assert "trcomp list" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("handle", "code"), [("docker://x", 69), ("process://", 64), ("../x", 64)])
+def test_what_is_no_handle(handle: str, code: int) -> None:
+    assert main(["status", handle]) == code
+
+
+def test_list_without_jobs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == []
+
+
+def test_env_prints_every_rank_with_reasons(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["env", "--instance-type", "ml.p4d.24xlarge", "--instance-count", "2"]
+    assert main([*options, "--explain"]) == 0
+    text = capsys.readouterr().out
+    assert text.count("rank ") >= 16
+    assert "WORLD_SIZE=16 " in text
+    assert main([*options, "--json", "--rank", "9", "--old-image"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert (row["host"], row["local_rank"]) == ("algo-2", 1)
+    assert "XRT_WORKERS" in {variable["name"] for variable in row["variables"]}
+
+
+def test_env_of_an_unknown_type_warns_and_of_no_type_is_64(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["env", "--instance-type", "ml.p9.96xlarge", "--devices", "3"]) == 0
+    captured = capsys.readouterr()
+    assert "not in trcomp's table" in captured.err
+    assert "WORLD_SIZE=3" in captured.out
+    assert main(["env", "--instance-type", "p4d"]) == 64

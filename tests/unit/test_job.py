@@ -1,0 +1,185 @@
+"""Job: a handle on what a job directory says, and what the end of a job means."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from trcomp import (
+    Job,
+    JobFailedError,
+    JobNotFoundError,
+    JobStatus,
+    JobStoppedError,
+    JobTimeoutError,
+)
+from trcomp.backends import record, results
+from trcomp.backends.base import Failure
+from trcomp.backends.record import ProcessRecord
+from trcomp.contract import Paths
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ProcessRecord:
+    """A job of two hosts, run by this very process, that has just begun to train."""
+    monkeypatch.setenv("TRCOMP_HOME", str(tmp_path))
+    directory = tmp_path / "jobs" / "j"
+    (directory / "logs").mkdir(parents=True)
+    begun = ProcessRecord(
+        name="j",
+        backend="process",
+        directory=directory,
+        instance_type="local_process",
+        hosts=("algo-1", "algo-2"),
+        transitions=(),
+        runner_pid=os.getpid(),
+        runner_start=record.start_ticks(os.getpid()),
+    ).entered(JobStatus.TRAINING)
+    record.write(directory, begun)
+    return begun
+
+
+def end(job: ProcessRecord, status: JobStatus, failure: Failure | None = None) -> None:
+    record.write(job.directory, job.entered(status, failure=failure))
+
+
+def test_status_is_text_too(job: ProcessRecord) -> None:
+    assert Job.attach("process://j").status() == "Training"
+    assert Job.attach("j").handle == "process://j"
+    assert Job("j").describe()["transitions"][0]["status"] == "Training"
+
+
+def test_wait_runs_out_and_the_job_goes_on(job: ProcessRecord) -> None:
+    with pytest.raises(JobTimeoutError, match="goes on"):
+        Job("j").wait(timeout=0)
+    assert Job("j").status() == "Training"
+
+
+def test_completed_stopped_and_failed_are_distinct(job: ProcessRecord) -> None:
+    end(job, JobStatus.COMPLETED)
+    assert Job("j").wait() == "Completed"
+    end(job, JobStatus.STOPPED)
+    with pytest.raises(JobStoppedError):
+        Job("j").wait()
+    cause = Failure(
+        message="ValueError: bad",
+        exit_code=3,
+        host="algo-2",
+        rank=5,
+        traceback="Traceback …",
+        last_lines=("a", "b"),
+    )
+    end(job, JobStatus.FAILED, cause)
+    with pytest.raises(JobFailedError) as caught:
+        Job("j").wait()
+    error = caught.value
+    assert (error.exit_code, error.host, error.rank) == (3, "algo-2", 5)
+    assert (error.traceback, error.last_lines, error.handle) == (
+        "Traceback …",
+        ("a", "b"),
+        "process://j",
+    )
+    for part in ("rank 5 on algo-2", "exit code 3", "ValueError: bad", "Traceback …"):
+        assert part in str(error)
+
+
+def test_a_job_whose_runner_died_has_failed(job: ProcessRecord) -> None:
+    record.write(job.directory, job.model_copy(update={"runner_start": 1}))
+    found = Job("j").record()
+    assert found.status is JobStatus.FAILED
+    assert found.failure is not None
+    assert "runner died" in found.failure.message
+    Job("j").stop()
+
+
+def test_an_ended_job_stays_so(job: ProcessRecord) -> None:
+    end(job, JobStatus.COMPLETED)
+    Job("j").stop()
+    assert Job("j").status() == "Completed"
+
+
+@pytest.mark.parametrize("handle", ["nope", "process://nope", "process://a/b", "..", ""])
+def test_no_such_job(job: ProcessRecord, handle: str) -> None:
+    with pytest.raises(JobNotFoundError):
+        Job.attach(handle)
+
+
+def test_logs_name_the_host_and_keep_every_line(job: ProcessRecord) -> None:
+    logs = job.directory / "logs"
+    (logs / "algo-1.log").write_bytes(b"[rank 0] a\n[rank 1] \xff\nplain\n")
+    (logs / "algo-2.log").write_bytes(b"[trcomp] b\n\n[rank 2] no end")
+    end(job, JobStatus.COMPLETED)
+    assert list(Job("j").logs()) == [
+        "[algo-1 rank 0] a",
+        "[algo-1 rank 1] �",
+        "[algo-1] plain",
+        "[algo-2 trcomp] b",
+        "[algo-2] ",
+        "[algo-2 rank 2] no end",
+    ]
+    assert list(Job("j").logs(follow=True)) == list(Job("j").logs())
+
+
+def test_a_line_that_is_being_written_waits_for_its_end(job: ProcessRecord) -> None:
+    log = job.directory / "logs" / "algo-1.log"
+    log.write_text("whole\nhal")
+    lines, cursor = Job("j").read_logs({})
+    assert lines == ["[algo-1] whole"]
+    log.write_text("whole\nhalf\n")
+    assert Job("j").read_logs(cursor)[0] == ["[algo-1] half"]
+
+
+def test_logs_longer_than_one_read(job: ProcessRecord) -> None:
+    log = job.directory / "logs" / "algo-1.log"
+    lines = [f"{number:07d}" for number in range(300_000)]
+    log.write_text("\n".join(lines) + "\n" + "x" * 3_000_000)
+    end(job, JobStatus.COMPLETED)
+    read = [line.removeprefix("[algo-1] ") for line in Job("j").logs()]
+    assert read[: len(lines)] == lines
+    assert "".join(read[len(lines) :]) == "x" * 3_000_000
+
+
+def test_the_report_adds_up_what_adds_up(job: ProcessRecord) -> None:
+    for rank, host in enumerate(job.hosts):
+        data = Paths(job.directory / "hosts" / host / "ml").output_data / "trcomp"
+        data.mkdir(parents=True)
+        (data / f"rank-{rank}.json").write_text(
+            f'{{"rank": {rank}, "steps": 10, "steady_step_seconds": 0.{rank + 1}, '
+            f'"samples_per_second": 10.0, "fallbacks": {{"op": 2}}, "first_step_seconds": null}}'
+        )
+    (data / "rank-9.json").write_text("{half")
+    report = Job("j").report()
+    assert report["totals"] == {
+        "num_ranks": 2,
+        "steps": 10,
+        "steady_step_seconds": 0.2,
+        "samples_per_second": 20.0,
+        "fallbacks": {"op": 4},
+    }
+    assert [rank["rank"] for rank in report["ranks"]] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("text", "returncode", "expected"),
+    [
+        (
+            "ValueError: x\nrank 3 on host algo-2, exit code 4\n\nTrace\n",
+            4,
+            (3, "algo-2", 4, "Trace"),
+        ),
+        ("Broken\nhost algo-1, exit code 78\n\nlong\n", 78, (None, "algo-1", 78, "long")),
+        ("The script's own words\nand more\n", 1, (None, "algo-1", 1, "and more")),
+        (None, -9, (None, "algo-1", 137, "")),
+    ],
+)
+def test_the_cause_of_a_failure_is_read_from_its_file(
+    tmp_path: Path, text: str | None, returncode: int, expected: tuple[object, ...]
+) -> None:
+    paths = Paths(tmp_path)
+    paths.output.mkdir()
+    if text is not None:
+        paths.failure.write_text(text)
+    found = results.failure_of(paths, tmp_path, "algo-1", returncode)
+    assert (found.rank, found.host, found.exit_code, found.traceback) == expected
