@@ -41,11 +41,24 @@ def _job_options(command: Any) -> Any:
         click.argument("script"),
         click.argument("script_args", nargs=-1, type=click.UNPROCESSED),
         click.option("--source-dir", help="Directory that SCRIPT is relative to; all of it goes."),
-        click.option("--instance-type", default="local_process", show_default=True),
+        click.option(
+            "--instance-type",
+            default="local_process",
+            show_default=True,
+            help="Where it runs; local_process is this machine.",
+        ),
         click.option("--instance-count", default=1, show_default=True, help="Number of hosts."),
         click.option("--devices", type=int, help="Virtual CPU devices per host without GPUs."),
-        click.option("--env", "env", multiple=True, metavar="NAME=VALUE"),
-        click.option("--input", "inputs", multiple=True, metavar="[CHANNEL=]PLACE"),
+        click.option(
+            "--env",
+            "env",
+            multiple=True,
+            metavar="NAME=VALUE",
+            help="A variable for the script; repeatable.",
+        ),
+        click.option(
+            "--input", "inputs", multiple=True, metavar="[CHANNEL=]PLACE", help="Data; repeatable."
+        ),
         click.option("--output-path", help="Where results go; default: the job's directory."),
         click.option("--checkpoint-uri", help="Where checkpoints are kept between jobs."),
         click.option("--job-name", help="Default: the script's name and the time."),
@@ -163,8 +176,14 @@ def report(job: str, as_json: bool) -> None:
 
 @cli.command()
 @click.option("--explain", "why", is_flag=True, help="Say why each variable has its value.")
-@click.option("--instance-type", default="local_process", show_default=True)
-@click.option("--instance-count", default=1, show_default=True, type=click.IntRange(min=1))
+@click.option("--instance-type", default="local_process", show_default=True, help="Of each host.")
+@click.option(
+    "--instance-count",
+    default=1,
+    show_default=True,
+    type=click.IntRange(min=1),
+    help="Number of hosts.",
+)
 @click.option("--devices", type=click.IntRange(min=1), help="Devices per host, if not its type's.")
 @click.option("--rank", "only", type=int, help="Only this rank.")
 @click.option("--old-image", is_flag=True, help="Also what the old Training Compiler images read.")
