@@ -58,7 +58,7 @@ class Context:
 
 @dataclass(frozen=True)
 class Executable:
-    """A compiled graph. Calling it starts it and returns its outputs, which may still be computing."""
+    """A compiled graph. `run` starts it and returns its outputs, which may still be computing."""
 
     run: Callable[..., Sequence[jax.Array]]
     donated: tuple[int, ...]
@@ -126,9 +126,9 @@ class _Lowering:
 
         def resolve(argument: Any) -> Any:
             if type(argument) is TensorSlot:
-                return operands[argument.index]
+                return operands[argument.operand]
             if type(argument) is ScalarSlot:
-                return Scalar(numbers[argument.index], argument.kind)
+                return Scalar(numbers[argument.number], argument.kind)
             if type(argument) is tuple:
                 return tuple(resolve(item) for item in argument)
             return argument

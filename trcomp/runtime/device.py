@@ -18,7 +18,7 @@ NAME = "xla"
 
 
 class Process:
-    """What this process knows about its own life: whether JAX runs here, and whether it was forked."""
+    """What this process knows about its own life: does JAX run here, was it forked."""
 
     started = False
     """JAX has a live client: its threads do not survive a fork."""
@@ -46,7 +46,7 @@ def check_fork() -> None:
         )
 
 
-class XlaModule(backend_registration._DummyBackendModule):  # type: ignore[misc]
+class XlaModule(backend_registration._DummyBackendModule):
     """`torch.xla`: what torch calls for a device module, in the words of `torch.cuda`."""
 
     @staticmethod
@@ -127,14 +127,14 @@ def check_index(device: torch.device) -> torch.device:
 
 
 def _register() -> torch.device:
-    torch.utils.rename_privateuse1_backend(NAME)
-    torch._register_device_module(NAME, XlaModule())  # type: ignore[no-untyped-call]
+    backend_registration.rename_privateuse1_backend(NAME)
+    torch._register_device_module(NAME, XlaModule())
     torch._C._acc.register_python_privateuseone_hook(backend_registration._DummyPrivateUse1Hook())
     torch._C._acc.register_python_privateuseone_device_guard(
         backend_registration._DummyDeviceGuard()
     )
     # The native property asks for torch's own XLA dispatch key, which is another one.
-    torch.Tensor.is_xla = property(lambda tensor: tensor.device.type == NAME)  # type: ignore[misc, assignment]
+    setattr(torch.Tensor, "is_xla", property(lambda tensor: tensor.device.type == NAME))  # noqa: B010
     # `module.to("xla")` then swaps tensors in place: tied weights stay tied, and an optimizer made
     # before the move goes on training the same parameters.
     torch.__future__.set_swap_module_params_on_conversion(True)

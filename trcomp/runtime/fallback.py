@@ -1,4 +1,4 @@
-"""Operators without a lowering: torch's own decomposition where it has one, else the CPU, counted."""
+"""Operators without a lowering: torch's own decomposition, else the CPU, counted."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _table: dict[Any, Any] | None = None
 
 
 def run_on_cpu(op: OpOverload, *args: Any, **kwargs: Any) -> Any:
-    """Compute an operator with torch on the CPU: a sync, a copy each way; counted and named once."""
+    """Compute an operator with torch on the CPU: a sync and copies; counted, named once."""
     name = op._schema.name.removeprefix("aten::")
     if op._overloadname != "default":
         name += f".{op._overloadname}"

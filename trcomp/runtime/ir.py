@@ -3,10 +3,10 @@
     torch storage ──.value──> Value ──pending──> Node ──sources──> Node | Buffer
                                    └─computed──> Buffer ──> jax.Array
 
-A storage carries one Value. While it is pending the Value names the output of a Node; after a sync it
-holds a Buffer. Nodes point at nodes and buffers, never at Values, so a Value is alive exactly as long
-as some tensor can still see it: that is what decides which outputs a graph has and which of its
-inputs may be donated.
+A storage carries one Value. While it is pending the Value names the output of a Node; after a sync
+it holds a Buffer. Nodes point at nodes and buffers, never at Values, so a Value is alive exactly as
+long as some tensor can still see it: that is what decides which outputs a graph has and which of
+its inputs may be donated.
 """
 
 from __future__ import annotations
@@ -91,9 +91,9 @@ class Signature:
 
 
 class TensorSlot(NamedTuple):
-    """Stands for a node's operand `index` in a signature's arguments."""
+    """Stands for a node's operand in a signature's arguments."""
 
-    index: int
+    operand: int
 
 
 class ScalarSlot(NamedTuple):
@@ -102,7 +102,7 @@ class ScalarSlot(NamedTuple):
     `kind` is float, int or bool for a Python number, or the dtype of a 0-dim CPU tensor.
     """
 
-    index: int
+    number: int
     kind: type | torch.dtype
 
 

@@ -1,4 +1,4 @@
-"""What the runtime counts: compiles, syncs, fallbacks and where the seconds go. Cumulative and cheap."""
+"""What the runtime counts: compiles, syncs, fallbacks and where the seconds go."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def manual_seed(seed: int) -> None:
 
 
 def _mix(word: int) -> int:
-    """SplitMix64's finalizer: a bijection on 64 bits in which near inputs give unrelated outputs."""
+    """SplitMix64's finalizer: a bijection on 64 bits that takes near inputs far apart."""
     word = (word + 0x9E3779B97F4A7C15) & _MASK
     word = ((word ^ (word >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     word = ((word ^ (word >> 27)) * 0x94D049BB133111EB) & _MASK

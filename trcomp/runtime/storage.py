@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from functools import cache
-from typing import cast
+from typing import Any, cast
 
 import torch
 
@@ -54,10 +54,10 @@ def output(
 def wrap(value: Value, out: Output) -> torch.Tensor:
     """A new tensor over a new storage that carries `value`."""
     tensor = _create(out.size, out.dtype)
-    storage = _make_storage(0, DEVICE, out.num_bytes)
+    storage: Any = _make_storage(0, DEVICE, out.num_bytes)
     _set(_CPU, tensor, storage, 0, out.size, out.stride)
     storage.value = value
-    return cast(torch.Tensor, tensor)
+    return tensor
 
 
 def value_of(tensor: torch.Tensor) -> Value:
@@ -77,7 +77,7 @@ def value_of(tensor: torch.Tensor) -> Value:
 
 def view_of(tensor: torch.Tensor) -> View:
     """How the tensor lies over its storage."""
-    return View(tuple(tensor.size()), tensor.stride(), tensor.storage_offset(), tensor.dtype)
+    return View(tuple(tensor.size()), tensor.stride(), int(tensor.storage_offset()), tensor.dtype)
 
 
 def is_dense(size: tuple[int, ...], stride: tuple[int, ...]) -> bool:

@@ -55,7 +55,7 @@ def to_device(
 
 
 def download(array: jax.Array, dtype: torch.dtype) -> torch.Tensor:
-    """A device array's elements on the host, flat, in its row-major order, private to the caller."""
+    """A device array's elements on the host, flat, row-major, private to the caller."""
     start = time.perf_counter()
     host = np.array(array).reshape(-1)
     counters.run_seconds += time.perf_counter() - start

@@ -1,4 +1,4 @@
-"""Strided reads and writes as XLA: slice, transpose, broadcast, and a gather only when none fits."""
+"""Strided reads and writes as XLA: slice, transpose, broadcast; a gather when none fits."""
 
 from __future__ import annotations
 

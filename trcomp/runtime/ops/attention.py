@@ -62,7 +62,7 @@ def _attention(
 
 
 def _dropped(weights: Any, dropout: Any, draw: Any) -> Any:
-    kept = 1 - cast(dropout, np.float64)
+    kept = 1 - cast(dropout, np.dtype("float64"))
     factor = jnp.where(kept > 0, 1 / kept, 0).astype(weights.dtype)
     return jnp.where(keep_mask(draw, weights.shape, kept), weights * factor, 0)
 
@@ -110,7 +110,7 @@ class _Attention(torch.autograd.Function):
     """The pair of nodes as one differentiable step."""
 
     @staticmethod
-    def forward(  # type: ignore[override]
+    def forward(
         ctx: Any,
         query: torch.Tensor,
         key: torch.Tensor,
@@ -127,7 +127,7 @@ class _Attention(torch.autograd.Function):
         return made
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:  # type: ignore[override]
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
         query, key, value, mask, weights = ctx.saved_tensors
         if torch.is_grad_enabled() and not ctx.dropout:
             return _differentiable_backward(ctx, grad, query, key, value, mask)
@@ -240,7 +240,7 @@ def scaled_dot_product_attention(
         )[0]
         return made
     factor = 1 / math.sqrt(query.shape[-1]) if scale is None else float(scale)
-    return _Attention.apply(query, key, value, attn_mask, is_causal, factor, dropout_p)  # type: ignore[no-any-return, no-untyped-call]
+    return _Attention.apply(query, key, value, attn_mask, is_causal, factor, dropout_p)
 
 
 library.impl("scaled_dot_product_attention", scaled_dot_product_attention, f"Autograd{KEY}")

@@ -1,7 +1,8 @@
 """Convolution, in the forms that XLA runs well on each platform.
 
-On GPUs XLA's own convolution goes to cuDNN. On the CPU it is slow (for images smaller than the
-kernel 80 times slower than torch), so there patches are laid out and multiplied as matrices.
+On GPUs XLA's own convolution goes to cuDNN. On the CPU it is up to 80 times slower than torch where
+the result is no larger than the kernel, and slow with one filter per channel; those, 1x1 kernels and
+patch embeddings are laid out as patches there and multiplied as matrices.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def _convolve(
     if transposed:
         extra = _spatial(output_padding, ndim)
         return _transposed(input, weight, stride, padding, dilation, extra, groups)
-    if ctx.platform == "cpu":
+    if ctx.platform == "cpu" and _suits_patches(input, weight, stride, padding, dilation, groups):
         return _by_patches(input, weight, stride, padding, dilation, groups)
     return lax.conv_general_dilated(
         input,
@@ -50,6 +51,37 @@ def _convolve(
         rhs_dilation=dilation,
         feature_group_count=groups,
     )
+
+
+def _sizes(
+    extent: tuple[int, ...],
+    kernel: tuple[int, ...],
+    stride: tuple[int, ...],
+    padding: tuple[int, ...],
+    dilation: tuple[int, ...],
+) -> list[int]:
+    """Spatial size of a convolution's result."""
+    return [
+        (n + 2 * p - d * (k - 1) - 1) // s + 1
+        for n, p, d, k, s in zip(extent, padding, dilation, kernel, stride, strict=True)
+    ]
+
+
+def _suits_patches(
+    input: Any,
+    weight: Any,
+    stride: tuple[int, ...],
+    padding: tuple[int, ...],
+    dilation: tuple[int, ...],
+    groups: int,
+) -> bool:
+    kernel = weight.shape[2:]
+    if groups == input.shape[1] > 1 and weight.shape[1] == 1:
+        return True
+    if kernel == stride or math.prod(kernel) == 1:
+        return True
+    size = _sizes(input.shape[2:], kernel, stride, padding, dilation)
+    return any(n <= k for n, k in zip(size, kernel, strict=True))
 
 
 def _transposed(
@@ -92,10 +124,7 @@ def _by_patches(
     kernel = weight.shape[2:]
     if any(padding):
         input = jnp.pad(input, [(0, 0), (0, 0), *((p, p) for p in padding)])
-    size = [
-        (n + 2 * p - d * (k - 1) - 1) // s + 1
-        for n, p, d, k, s in zip(extent, padding, dilation, kernel, stride, strict=True)
-    ]
+    size = _sizes(tuple(extent), kernel, stride, padding, dilation)
     shifted = []
     for offset in itertools.product(*(range(k) for k in kernel)):
         start = [o * d for o, d in zip(offset, dilation, strict=True)]

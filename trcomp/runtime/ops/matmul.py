@@ -53,7 +53,7 @@ def vdot(ctx: Any, self: Any, other: Any) -> Any:
 
 def _added(ctx: Any, self: Any, made: Any, beta: Any, alpha: Any) -> Any:
     made = _scaled(made, alpha, ctx.dtype)
-    # beta = 0 drops `self` even where it is NaN; a lifted beta cannot be looked at, so it is tested.
+    # beta = 0 drops `self` even where it is NaN; a lifted beta is compared in the graph.
     if type(beta) is int and beta == 0:
         return made
     kept = _scaled(cast(self, ctx.dtype), beta, ctx.dtype)
@@ -119,7 +119,7 @@ def _linear_backward(
 def linear(
     input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """`input @ weight.T + bias`: input `(..., in)`, weight `(out, in)` or `(in,)`, bias `(out,)`."""
+    """`input @ weight.T + bias`: `(..., in)`, `(out, in)` or `(in,)`, and `(out,)`."""
     if weight.dim() == 1:
         made = torch.matmul(input, weight)
         return made if bias is None else made + bias

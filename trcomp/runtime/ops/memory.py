@@ -1,4 +1,4 @@
-"""Operators about storage rather than numbers: views, allocation, copies, fills, reading a value."""
+"""Operators about storage rather than numbers: views, allocation, copies, fills, reads."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def as_strided(
 ) -> torch.Tensor:
     """A view by explicit strides; the offset defaults to the tensor's own."""
     offset = self.storage_offset() if storage_offset is None else storage_offset
-    return _as_strided.redispatch(_CPU, self, size, stride, offset)  # type: ignore[no-any-return]
+    return _as_strided.redispatch(_CPU, self, size, stride, offset)
 
 
 _as_strided = find("as_strided")
@@ -182,7 +182,7 @@ def _copy_from(src: torch.Tensor, dst: torch.Tensor, non_blocking: bool = False)
 
 
 def _fits(src: torch.Tensor, dst: torch.Tensor) -> bool:
-    """Whether a host tensor's elements, row by row, are the whole of the device tensor's storage."""
+    """Whether a host tensor's elements, row by row, are all of the device tensor's storage."""
     return (
         src.dtype == dst.dtype
         and src.size() == dst.size()
@@ -284,7 +284,7 @@ def resize_(
     target = tuple(size)
     if tuple(self.size()) == target:
         return self
-    view = View(target, storage.contiguous_stride(target), self.storage_offset(), self.dtype)
+    view = View(target, storage.contiguous_stride(target), int(self.storage_offset()), self.dtype)
     held = self.untyped_storage()
     needed = (math.prod(target) + view.offset) * self.element_size()
     if needed <= held.nbytes():
