@@ -15,7 +15,7 @@ import torch
 
 from trcomp import flags
 from trcomp.env import gpus, variables
-from trcomp.env.topology import Topology, uniform
+from trcomp.env.topology import DeviceKind, Topology, uniform
 from trcomp.errors import DeviceError, Problem, SpecError, UnsupportedError
 from trcomp.runtime import report
 from trcomp.runtime.rank_processes import RankProcesses
@@ -75,9 +75,14 @@ def topology_here() -> tuple[Topology, int]:
     if text:
         return Topology.from_json(text), flags.HOST_INDEX.get()
     found = gpus.found(os.environ)
-    if found:
-        return uniform(["localhost"], len(found), "gpu"), 0
-    return uniform(["localhost"], _num_virtual_devices(), "cpu"), 0
+    kind: DeviceKind = "gpu" if found else "cpu"
+    count = len(found) or _num_virtual_devices()
+    return uniform(["localhost"], count, kind, addresses={"localhost": _loopback(os.getpid())}), 0
+
+
+def _loopback(pid: int) -> str:
+    """An address of this machine for one process: scripts started side by side share a port."""
+    return f"127.{64 + (pid >> 16)}.{pid >> 8 & 255}.{pid & 255}"
 
 
 def _num_virtual_devices() -> int:

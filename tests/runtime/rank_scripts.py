@@ -1,0 +1,84 @@
+"""Runs a script as the ranks of one job on this machine, as the entrypoint starts its workers."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from textwrap import dedent
+
+from trcomp import flags
+from trcomp.env.topology import uniform
+from trcomp.env.variables import applied, for_rank
+
+_SECONDS = 110
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a process ended, and what it printed (stdout and stderr together)."""
+
+    code: int
+    text: str
+
+
+def start_ranks(
+    script: str, folder: Path, num_ranks: int, environ: Mapping[str, str] | None = None
+) -> list[subprocess.Popen[str]]:
+    """Start one process per rank of a job at an address of this test's own."""
+    path = folder / "script.py"
+    path.write_text(dedent(script))
+    pid = os.getpid()
+    address = f"127.{pid >> 16 & 127}.{pid >> 8 & 255}.{len(os.listdir(folder))}"
+    topology = uniform(["algo-1"], num_ranks, "cpu", addresses={"algo-1": address})
+    ours = {flags.WORKER.name: "1", flags.TOPOLOGY.name: topology.to_json()}
+    if num_ranks > 1:
+        ours[flags.COORDINATOR.name] = topology.coordinator
+    base = {**os.environ, **ours, **(environ or {})}
+    return [
+        subprocess.Popen(
+            [sys.executable, str(path)],
+            env=applied(base, for_rank(topology, rank, num_cpus=2)),
+            cwd=folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in topology.ranks()
+    ]
+
+
+def wait_for(processes: list[subprocess.Popen[str]]) -> list[Ended]:
+    """How each process ended; none outlives this call."""
+    try:
+        texts = [process.communicate(timeout=_SECONDS)[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    return [Ended(p.returncode, text) for p, text in zip(processes, texts, strict=True)]
+
+
+def run_ranks(
+    script: str, folder: Path, num_ranks: int = 2, environ: Mapping[str, str] | None = None
+) -> list[Ended]:
+    """Run a script as the ranks of a job, to the end."""
+    return wait_for(start_ranks(script, folder, num_ranks, environ))
+
+
+def run_script(
+    script: str, folder: Path, environ: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run a script as a user does, outside any job."""
+    path = folder / "script.py"
+    path.write_text(dedent(script))
+    return subprocess.run(
+        [sys.executable, str(path)],
+        env={**os.environ, "JAX_PLATFORMS": "cpu", **(environ or {})},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=_SECONDS,
+    )

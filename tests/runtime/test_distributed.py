@@ -1,0 +1,267 @@
+"""Two ranks on this machine: collectives, averaged gradients, meeting, ending well and badly.
+
+Everything but the graph itself holds in plain mode too, so the script runs once in each mode.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from rank_scripts import run_ranks, start_ranks, wait_for
+
+import trcomp.runtime as rt
+from trcomp.errors import DeviceError, UnsupportedError
+from trcomp.runtime import distributed
+from trcomp.runtime.buckets import plan_buckets
+
+pytestmark = pytest.mark.runtime
+
+SCRIPT = """
+    import json, sys
+    from pathlib import Path
+
+    import torch
+    import trcomp.runtime as rt
+
+    rank, world, device = rt.rank(), rt.world_size(), rt.device()
+    found = {"rank": rank, "local_rank": rt.local_rank(), "world": world}
+
+
+    def held(*values, dtype=torch.float32):
+        return torch.tensor(values, dtype=dtype, device=device)
+
+
+    mine = held(rank + 1.0, rank + 2.0)
+    for name in ("sum", "mul", "min", "max"):
+        found[name] = rt.all_reduce(name, mine).tolist()
+    bits = held(5 + rank, 8, dtype=torch.int64)
+    for name in ("and", "or", "sum"):
+        found[f"int {name}"] = rt.all_reduce(name, bits).tolist()
+    found["unchanged"] = mine.tolist()
+    found["scaled"] = rt.all_reduce("sum", mine, scale=0.5).tolist()
+    one_group = [list(range(world))]
+    found["one group"] = rt.all_reduce("sum", mine, groups=one_group).tolist()
+
+    several = [held(rank + 1.0), held(rank, 2, dtype=torch.int32)]
+    table = torch.full((2, 3), float(rank), device=device)
+    found["in place"] = rt.all_reduce("sum", [*several, table[:, 1]])
+    found["several"] = [tensor.tolist() for tensor in several]
+    found["table"] = table.tolist()
+
+    found["gathered"] = rt.all_gather(held(rank, rank + 10.0)).tolist()
+    found["gathered rows"] = rt.all_gather(held(rank, 5.0)[:, None], dim=1).tolist()
+    shared = [held(float("nan") if rank == 0 else 7.0), held(bool(rank), dtype=torch.bool)]
+    rt.broadcast(shared, root=1)
+    found["shared"] = [tensor.tolist() for tensor in shared]
+
+    found["met"] = [part.decode() for part in rt.rendezvous("a", f"from {rank}".encode())]
+    found["met again"] = [len(part) for part in rt.rendezvous("a")]
+
+    # Two ranks with half the batch each, against one rank with all of it.
+    torch.manual_seed(0)
+    inputs, targets = torch.randn(8, 300), torch.randint(0, 4, (8,))
+    model = torch.nn.Sequential(
+        torch.nn.Linear(300, 1000), torch.nn.Tanh(), torch.nn.Linear(1000, 4)
+    ).to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    share = slice(rank * 4, rank * 4 + 4) if world == 2 else slice(None)
+    losses = []
+    for images, labels in rt.DeviceLoader([(inputs[share], targets[share])] * 5):
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(model(images), labels)
+        loss.backward()
+        rt.optimizer_step(optimizer)
+        losses.append(loss.detach())
+    rt.settle()
+    found["losses"] = [loss.item() for loss in losses]
+    found["weights"] = [parameter.flatten()[:50].tolist() for parameter in model.parameters()]
+    found["metrics"] = rt.metrics()
+    found["jax"] = "jax" in sys.modules
+    Path(f"found-{world}-{rank}.json").write_text(json.dumps(found))
+"""
+
+
+@pytest.fixture(scope="module", params=["xla", "plain"])
+def mode(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def found(mode: str, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[int, int], Any]:
+    """What each rank of a world of two, and the only rank of a world of one, found out."""
+    folder = tmp_path_factory.mktemp(mode)
+    # Buckets of 1 MiB: the model's gradients take several.
+    environ = {"TRCOMP_ENABLED": str(int(mode == "xla")), "TRCOMP_BUCKET_MB": "1"}
+    for num_ranks in (2, 1):
+        for ended in run_ranks(SCRIPT, folder, num_ranks, environ):
+            assert ended.code == 0, ended.text
+    places = [(2, 0), (2, 1), (1, 0)]
+    return {
+        place: json.loads((folder / "found-{}-{}.json".format(*place)).read_text())
+        for place in places
+    }
+
+
+def both(found: dict[tuple[int, int], Any], name: str) -> Any:
+    """What both ranks of a world of two found alike."""
+    assert found[2, 0][name] == found[2, 1][name], name
+    return found[2, 0][name]
+
+
+def test_each_rank_knows_its_place(found: Any) -> None:
+    assert [
+        (found[2, r]["rank"], found[2, r]["local_rank"], found[2, r]["world"]) for r in (0, 1)
+    ] == [
+        (0, 0, 2),
+        (1, 1, 2),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("sum", [3, 5]),
+        ("mul", [2, 6]),
+        ("min", [1, 2]),
+        ("max", [2, 3]),
+        ("int and", [4, 8]),
+        ("int or", [7, 8]),
+        ("int sum", [11, 16]),
+        ("scaled", [1.5, 2.5]),
+        ("one group", [3, 5]),
+        ("gathered", [0, 10, 1, 11]),
+        ("gathered rows", [[0, 1], [5, 5]]),
+        ("shared", [[7], [True]]),
+        ("met", ["from 0", "from 1"]),
+        ("met again", [0, 0]),
+    ],
+)
+def test_collectives_agree_on_every_rank(found: Any, name: str, expected: Any) -> None:
+    assert both(found, name) == expected
+
+
+def test_one_tensor_gives_a_new_one_and_a_list_is_changed_in_place(found: Any) -> None:
+    assert [found[2, rank]["unchanged"] for rank in (0, 1)] == [[1, 2], [2, 3]]
+    assert both(found, "in place") is None
+    assert both(found, "several") == [[3], [1, 4]]
+
+
+def test_a_view_in_the_list_changes_its_part_of_the_base_alone(found: Any) -> None:
+    assert [found[2, rank]["table"] for rank in (0, 1)] == [[[0, 1, 0]] * 2, [[1, 1, 1]] * 2]
+
+
+def test_alone_collectives_are_the_identity(found: Any) -> None:
+    alone = found[1, 0]
+    assert alone["sum"] == alone["max"] == [1, 2]
+    assert alone["scaled"] == [0.5, 1]
+    assert alone["met"] == ["from 0"]
+
+
+def test_two_ranks_at_half_the_batch_equal_one_at_all_of_it(found: Any) -> None:
+    weights, alone = both(found, "weights"), found[1, 0]["weights"]
+    for ours, theirs in zip(weights, alone, strict=True):
+        torch.testing.assert_close(torch.tensor(ours), torch.tensor(theirs), rtol=1e-5, atol=1e-7)
+    mean = torch.tensor([found[2, 0]["losses"], found[2, 1]["losses"]]).mean(0)
+    torch.testing.assert_close(mean, torch.tensor(found[1, 0]["losses"]), rtol=1e-5, atol=0)
+    assert found[2, 0]["losses"] != found[2, 1]["losses"]
+
+
+def test_steps_and_samples_are_counted(found: Any) -> None:
+    assert found[2, 0]["metrics"]["samples"] == 20
+    assert found[1, 0]["metrics"]["samples"] == 40
+    assert found[2, 0]["metrics"]["steps"] >= 5
+
+
+def test_plain_mode_never_imports_jax(found: Any, mode: str) -> None:
+    assert both(found, "jax") is (mode == "xla")
+
+
+# Ends.
+
+FAILS = """
+    import sys
+    import torch
+    import trcomp.runtime as rt
+
+    x = torch.ones(2, device=rt.device())
+    rt.all_reduce("sum", x).tolist()
+    print("ready", flush=True)
+    if rt.rank() == 1:
+        {how}
+    rt.all_reduce("sum", x).tolist()
+"""
+
+
+def test_a_rank_that_raises_ends_at_once_and_its_peer_does_not_hang(tmp_path: Path) -> None:
+    start = time.monotonic()
+    peer, failed = run_ranks(FAILS.format(how="raise ValueError('bad')"), tmp_path)
+    assert failed.code == 1
+    assert failed.text.rstrip().endswith("ValueError: bad")
+    assert peer.code != 0
+    assert time.monotonic() - start < 60
+
+
+@pytest.mark.slow
+def test_the_death_of_a_rank_ends_its_peer(tmp_path: Path) -> None:
+    processes = start_ranks(FAILS.format(how="sys.stdin.read()"), tmp_path, 2)
+    output = processes[1].stdout
+    assert output is not None
+    while "ready" not in output.readline():
+        pass
+    processes[1].send_signal(signal.SIGKILL)
+    peer, killed = wait_for(processes)
+    assert killed.code == -signal.SIGKILL
+    assert peer.code != 0
+
+
+def test_a_rank_among_several_that_was_told_no_meeting_place_is_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(DeviceError, match="TRCOMP_COORDINATOR"):
+        distributed.join()
+
+
+# What is refused.
+
+
+def test_an_unknown_reduction_is_refused() -> None:
+    with pytest.raises(UnsupportedError, match=r"'mean'.*sum, mul"):
+        rt.all_reduce("mean", torch.ones(1, device=rt.device()))
+
+
+def test_groups_of_ranks_are_refused() -> None:
+    with pytest.raises(UnsupportedError, match="groups"):
+        rt.all_reduce("sum", torch.ones(1, device=rt.device()), groups=[[0], [1]])
+
+
+# Buckets.
+
+sizes = st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 50)), max_size=30)
+
+
+@given(sizes, st.integers(1, 60))
+def test_buckets_hold_each_tensor_once_by_dtype_within_the_limit(
+    tensors: list[tuple[str, int]], limit: int
+) -> None:
+    dtypes, num_bytes = [t[0] for t in tensors], [t[1] for t in tensors]
+    buckets = plan_buckets(dtypes, num_bytes, limit)
+    assert sorted(index for bucket in buckets for index in bucket) == list(range(len(tensors)))
+    for bucket in buckets:
+        assert len({dtypes[index] for index in bucket}) == 1
+        assert bucket == sorted(bucket)
+        assert len(bucket) == 1 or sum(num_bytes[index] for index in bucket) <= limit
+
+
+def test_buckets_are_as_few_as_they_can_be() -> None:
+    assert plan_buckets(["f"] * 4, [4, 4, 4, 4], 8) == [[0, 1], [2, 3]]
+    assert plan_buckets(["f", "h", "f"], [4, 4, 4], 8) == [[0, 2], [1]]
