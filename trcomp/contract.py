@@ -258,6 +258,12 @@ def sm_variables(
     return variables
 
 
+def is_job_variable(name: str) -> bool:
+    """Whether a variable describes one job to its script, so that no other job may inherit it."""
+    own = {"SAGEMAKER_BASE_DIR", "TRAINING_JOB_NAME", "SAGEMAKER_JOB_NAME", "CURRENT_HOST"}
+    return name.startswith("SM_") or name in own
+
+
 def _training_env(
     contract: Contract, paths: Paths, num_gpus: int, num_cpus: int
 ) -> dict[str, object]:
@@ -305,7 +311,8 @@ def _export(variables: dict[str, str], name: str, value: str) -> None:
     upper = name.upper()
     identifier = "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in upper)
     variables.setdefault(identifier, value)
-    variables[upper] = value
+    if not set(upper) & {"=", "\0"}:  # No system can hold such a name.
+        variables[upper] = value
 
 
 def _text(value: object) -> str:

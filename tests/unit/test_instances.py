@@ -26,11 +26,14 @@ def test_an_unknown_type_warns_and_is_not_refused() -> None:
     assert not found.known
 
 
-@pytest.mark.parametrize("name", ["local_process", "local", "local_gpu", "ml.m5.xlarge"])
-def test_types_without_gpus_and_this_machine_do_not_warn(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "num_gpus"),
+    [("local_process", None), ("local", None), ("local_gpu", None), ("ml.m5.xlarge", 0)],
+)
+def test_types_without_gpus_and_this_machine_do_not_warn(name: str, num_gpus: int | None) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert facts(name).num_gpus is None
+        assert facts(name).num_gpus == num_gpus
 
 
 def test_facts_can_be_overridden() -> None:

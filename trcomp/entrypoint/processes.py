@@ -15,7 +15,9 @@ from typing import Any, Self
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
-_PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
+# linux/prctl.h
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
 _KILL_SECONDS = 10.0
 
 
@@ -58,7 +60,12 @@ class Signals:
 def adopt_orphans() -> None:
     """Make orphaned descendants children of this process, as they are of process 1 anyway."""
     if os.getpid() != 1:
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def die_with_parent() -> None:
+    """Have this process killed when its parent is: a supervisor cannot clean up after SIGKILL."""
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def reaped() -> Iterator[tuple[int, int]]:
@@ -110,6 +117,10 @@ def descendants(ancestor: int) -> set[int]:
         found.update(below)
         waiting.extend(below)
     return found
+
+
+def _prctl(option: int, argument: int) -> None:
+    ctypes.CDLL(None, use_errno=True).prctl(option, argument, 0, 0, 0)
 
 
 def _parents() -> Iterator[tuple[int, int]]:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
+import os
 import sys
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -26,8 +30,18 @@ def installer(code: Path, environ: Mapping[str, str], log: Path | None = None) -
     path = code / NAME
     if not path.is_file() or not any(_names_a_package(line) for line in _lines(path)):
         return None
-    command = (sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "--no-input")
-    return Worker(None, (*command, "-r", NAME), environ, code, prefix=b"[pip] ", log=log)
+    command = (sys.executable, "-m", "trcomp.entrypoint.requirements")
+    return Worker(None, command, environ, code, prefix=b"[pip] ", log=log)
+
+
+def main() -> None:
+    """Become pip, once no other host of this machine installs into the same place."""
+    key = hashlib.sha256(f"{os.getuid()} {sys.prefix}".encode()).hexdigest()[:16]
+    lock = os.open(f"{tempfile.gettempdir()}/trcomp-pip-{key}.lock", os.O_CREAT | os.O_RDWR, 0o600)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    os.set_inheritable(lock, True)  # pip holds it to its end.
+    options = ("--disable-pip-version-check", "--no-input", "-r", NAME)
+    os.execv(sys.executable, [sys.executable, "-m", "pip", "install", *options])
 
 
 def _lines(path: Path) -> list[str]:
@@ -36,3 +50,7 @@ def _lines(path: Path) -> list[str]:
 
 def _names_a_package(line: str) -> bool:
     return bool(line.strip()) and not line.lstrip().startswith("#")
+
+
+if __name__ == "__main__":
+    main()

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 
 from trcomp import compat, error_file, flags
+from trcomp.entrypoint.processes import die_with_parent
 from trcomp.env.topology import Topology
 from trcomp.env.variables import has_identity, identity
 
@@ -20,6 +21,7 @@ def main() -> None:
     Ends with exit code 1 when the script raises, after the usual traceback; a SystemExit keeps
     its code. Either is written to the worker's error file first.
     """
+    die_with_parent()
     script = Path(sys.argv[1])
     sys.argv = sys.argv[1:]
     sys.path[0] = str(script.parent)

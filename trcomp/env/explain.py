@@ -54,3 +54,12 @@ def table(
         )
         for rank in topology.ranks()
     )
+
+
+def markdown(row: Row) -> str:
+    """One rank's variables as a Markdown table."""
+    lines = ["| variable | value | reason |", "|---|---|---|"]
+    for variable in row.variables:
+        value = "removed" if variable.value is None else f"`{variable.value}`".replace("|", "\\|")
+        lines.append(f"| `{variable.name}` | {value} | {variable.reason} |")
+    return "\n".join(lines)

@@ -9,6 +9,7 @@ After the EC2 "Accelerated computing" instance pages. Types whose facts could no
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -54,7 +55,8 @@ def facts(
     """The facts of an instance type.
 
     A type that is not in the table gives facts that are all None, with a warning: new types appear
-    more often than this file changes. The words of `LOCAL_TYPES` give the same without one.
+    more often than this file changes. The words of `LOCAL_TYPES` give the same without one, and
+    families known to have no GPU (c, m, r, t) give that.
 
     Args:
         instance_type: SageMaker's name for it.
@@ -63,7 +65,9 @@ def facts(
     known = {**_TABLE, **(overrides or {})}
     if instance_type in known:
         return known[instance_type]
-    if instance_type not in LOCAL_TYPES and _may_have_gpus(instance_type):
+    if not _may_have_gpus(instance_type):
+        return InstanceFacts(instance_type, num_gpus=0)
+    if instance_type not in LOCAL_TYPES:
         warnings.warn(
             f"Instance type {instance_type!r} is not in trcomp's table (as of {AS_OF}): its "
             "devices are counted when the job runs.",
@@ -78,9 +82,7 @@ def known_types() -> tuple[str, ...]:
 
 
 def _may_have_gpus(instance_type: str) -> bool:
-    """False for SageMaker's families without a GPU (c, m, r, t), whose names begin so."""
-    family = instance_type.removeprefix("ml.")
-    return not family.startswith(("c", "m", "r", "t"))
+    return re.match(r"ml\.[cmrt]\d", instance_type) is None
 
 
 # (GPU, its memory in GiB): rows of type, GPUs, vCPUs, memory in GiB, EFA devices.

@@ -1,0 +1,134 @@
+"""Who is blamed, and what the failure file says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from trcomp import error_file
+from trcomp.entrypoint.failure import Failure, blamed, exit_code, write
+from trcomp.entrypoint.supervisor import Exit, Outcome, Worker
+
+
+class Ends:
+    """Makes workers' ends; a worker with an error has written it at that time."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def __call__(
+        self,
+        rank: int,
+        returncode: int,
+        at: float,
+        *,
+        told: bool = False,
+        error_at: float | None = None,
+        tail: bytes = b"",
+    ) -> Exit:
+        path = self.directory / f"rank-{rank}.json"
+        if error_at is not None:
+            report = {"time": error_at, "rank": rank, "host": "algo-1"}
+            report |= {"exception": f"ValueError: {rank}", "traceback": "Traceback: ..."}
+            path.write_text(json.dumps(report))
+        worker = Worker(rank, ("x",), {}, self.directory, error_file=path)
+        return Exit(worker, returncode, at, told, tail)
+
+
+@pytest.fixture
+def end(tmp_path: Path) -> Ends:
+    return Ends(tmp_path)
+
+
+def test_nobody_failed(end: Ends) -> None:
+    assert blamed(Outcome((end(0, 0, 1), end(1, 0, 2))), "algo-1") is None
+
+
+def test_the_earliest_error_is_blamed_not_the_earliest_end(end: Ends) -> None:
+    exits = (end(0, 1, at=5, error_at=4), end(1, 1, at=9, told=True, error_at=3))
+    failure = blamed(Outcome(exits), "algo-1")
+    assert failure is not None
+    assert (failure.rank, failure.exception, failure.exit_code) == (1, "ValueError: 1", 1)
+
+
+def test_a_peer_that_dies_of_anothers_error_is_not_blamed(end: Ends) -> None:
+    exits = (end(0, -6, at=5), end(1, -15, at=9, told=True, error_at=3))
+    failure = blamed(Outcome(exits), "algo-1")
+    assert failure is not None
+    # It had raised before it was told to stop: the signal is not its exit code.
+    assert (failure.rank, failure.exit_code) == (1, 1)
+
+
+def test_who_was_told_to_stop_is_not_blamed(end: Ends) -> None:
+    exits = (end(0, 3, at=5), end(1, -15, at=6, told=True), end(2, 1, at=7, told=True, error_at=6))
+    failure = blamed(Outcome(exits), "algo-1")
+    assert failure is not None
+    assert (failure.rank, failure.exit_code) == (0, 3)
+    assert failure.exception == "The script ended with exit code 3"
+
+
+def test_a_stopped_job_has_no_failure(end: Ends) -> None:
+    assert blamed(Outcome((end(0, -15, at=5, told=True),), signal=15), "algo-1") is None
+
+
+def test_an_end_without_an_exception_shows_the_last_lines(end: Ends) -> None:
+    tail = b"".join(b"line %d\n" % n for n in range(100))
+    failure = blamed(Outcome((end(0, -9, at=5, tail=tail),)), "algo-1")
+    assert failure is not None
+    head, who, blank, *details = failure.text.splitlines()
+    assert head.startswith("The script was killed by SIGKILL")
+    assert who == "rank 0 on host algo-1, exit code 137"
+    assert not blank
+    assert details[1:] == [f"line {n}" for n in range(80, 100)]
+
+
+def test_a_rank_that_the_script_started_is_named(end: Ends, tmp_path: Path) -> None:
+    ended = end(3, 1, at=5, error_at=4)
+    host = Worker(None, ("x",), {}, tmp_path, error_file=ended.worker.error_file)
+    failure = blamed(Outcome((Exit(host, 1, 5, False, b""),)), "algo-1")
+    assert failure is not None
+    assert failure.rank == 3
+
+
+def test_rank_and_host_are_within_what_sagemaker_shows() -> None:
+    failure = Failure("ValueError: " + "x" * 5000 + "\nmore", 1, "algo-1", 1, "Traceback")
+    assert "rank 1 on host algo-1, exit code 1" in failure.text[:1024]
+
+
+@pytest.mark.parametrize(("returncode", "code"), [(0, 0), (3, 3), (-9, 137), (-15, 143)])
+def test_exit_codes_are_a_shells(returncode: int, code: int) -> None:
+    assert exit_code(returncode) == code
+
+
+def test_a_script_s_own_failure_file_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "output/failure"
+    write(path, "ours\n")
+    assert path.read_text() == "ours\n"
+    path.write_text("its own")
+    write(path, "ours\n")
+    assert path.read_text() == "its own"
+
+
+def test_the_first_error_stays(tmp_path: Path) -> None:
+    path = tmp_path / "error.json"
+    for rank, error in enumerate((ValueError("first\nsecond line"), KeyError("later"))):
+        try:
+            raise error
+        except Exception as raised:
+            error_file.write(path, raised, rank=rank, host="algo-1")
+    report = error_file.read(path)
+    assert report is not None
+    assert (report.rank, report.host) == (0, "algo-1")
+    assert report.exception == "ValueError: first\nsecond line"
+    assert "test_the_first_error_stays" in report.traceback
+    assert [entry.name for entry in tmp_path.iterdir()] == ["error.json"]
+
+
+def test_an_error_that_cannot_be_written_is_no_second_error(tmp_path: Path) -> None:
+    path = tmp_path / "missing" / "error.json"
+    error_file.write(path, ValueError("x"), rank=0, host="algo-1")
+    assert error_file.read(path) is None
+    (tmp_path / "broken.json").write_text("{")
+    assert error_file.read(tmp_path / "broken.json") is None
