@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-import warnings
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,10 +19,7 @@ from trcomp.runtime.dtypes import TO_JAX, Scalar, cast, opmath
 from trcomp.runtime.graph import Graph, Place
 from trcomp.runtime.ir import ScalarSlot, Signature, TensorSlot, View
 from trcomp.runtime.metrics import counters
-
-# A buffer that no tensor sees any more is offered to every graph; that no output has its shape is
-# no one's mistake.
-warnings.filterwarnings("ignore", message="Some donated buffers were not usable")
+from trcomp.runtime.storage import storage_order
 
 
 @dataclass(frozen=True)
@@ -170,11 +167,12 @@ def compile_graph(graph: Graph) -> Executable:
     declared replicated, and `check_vma=False` makes the program run on what each rank really holds.
     """
     client.start()
-    kept = tuple(i for i in range(len(graph.leaves)) if i not in set(graph.donated))
+    reused = _reusable(graph)
+    kept = tuple(i for i in range(len(graph.leaves)) if i not in set(reused))
 
     def program(donated: Any, others: Any, floats: Any, ints: Any) -> list[jax.Array]:
         leaves: list[Any] = [None] * len(graph.leaves)
-        for i, array in zip(graph.donated, donated, strict=True):
+        for i, array in zip(reused, donated, strict=True):
             leaves[i] = array
         for i, array in zip(kept, others, strict=True):
             leaves[i] = array
@@ -194,10 +192,34 @@ def compile_graph(graph: Graph) -> Executable:
         )
     start = time.perf_counter()
     jitted = jax.jit(fn, donate_argnums=(0,))
-    compiled = jitted.lower(*arguments(graph, graph.donated, kept)).compile()
+    compiled = jitted.lower(*arguments(graph, reused, kept)).compile()
     counters.compiles += 1
     counters.compile_seconds += time.perf_counter() - start
-    return Executable(compiled, graph.donated, kept, graph.collective)
+    return Executable(compiled, reused, kept, graph.collective)
+
+
+def _reusable(graph: Graph) -> tuple[int, ...]:
+    """The donated leaves whose memory some output can take over: it has their shape and dtype."""
+    wanted = Counter(_stored_as(graph, place) for place in graph.roots)
+    reused = []
+    for i in graph.donated:
+        aval = graph.leaves[i].aval
+        if wanted[aval]:
+            wanted[aval] -= 1
+            reused.append(i)
+    return tuple(reused)
+
+
+def _stored_as(graph: Graph, place: Place) -> Hashable:
+    """Shape and dtype of the array that a storage will hold."""
+    node, index = place
+    if node < 0:
+        return graph.leaves[index].aval
+    out = graph.nodes[node].signature.outputs[index]
+    if out is None:
+        return _stored_as(graph, graph.places[node][0])
+    order = storage_order(out.size, out.stride)
+    return tuple(out.size[d] for d in order), TO_JAX[out.dtype]
 
 
 def arguments(graph: Graph, donated: tuple[int, ...], kept: tuple[int, ...]) -> tuple[Any, ...]:
