@@ -42,7 +42,7 @@ def cli_page() -> str:
     lines = ["# Command line", "", _NOTE]
     for name, command in sorted(cli.commands.items()):
         arguments = [option for option in command.params if isinstance(option, click.Argument)]
-        names = " ".join((option.name or "").upper().replace("_", " ") for option in arguments)
+        names = " ".join(_argument(option) for option in arguments)
         lines += [
             f"## trcomp {name} [options] {names}".rstrip(),
             "",
@@ -52,6 +52,11 @@ def cli_page() -> str:
         lines += [_option_row(option) for option in command.params if option not in arguments]
         lines.append("")
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _argument(argument: click.Argument) -> str:
+    name = (argument.name or "").upper()
+    return f"[-- {name}...]" if argument.nargs == -1 else name
 
 
 def _option_row(option: click.Option) -> str:

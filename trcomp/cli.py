@@ -10,6 +10,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import click
@@ -19,7 +20,7 @@ from trcomp._version import __version__
 from trcomp.config import TrainingCompilerConfig
 from trcomp.env import explain, gpus
 from trcomp.env.variables import DIALECTS
-from trcomp.errors import Problem, SpecError, TrcompError
+from trcomp.errors import JobError, Problem, SpecError, TrcompError
 from trcomp.estimator import Estimator
 from trcomp.follow import report_rows, stage_text
 from trcomp.images import instances
@@ -156,8 +157,8 @@ def stop(job: str, no_wait: bool) -> None:
     handle = Job.attach(job)
     handle.stop()
     if not no_wait:
-        for _ in handle.logs(follow=True):
-            pass
+        with suppress(JobError):
+            handle.wait()
     click.echo(f"{handle.handle}  {handle.status()}")
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Mapping
-from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -115,21 +114,21 @@ class Estimator:
             allowed = "'All', 'Training', 'Rules' or 'None' is needed."
             raise SpecError([Problem("logs", logs, allowed, near)])
         plan = self.plan(inputs, job_name)
-        backend = backends.named(plan.backend)
+        job = Job(plan.handle)
+
+        def submit() -> None:
+            backends.named(plan.backend).submit(plan)
+            self.latest_training_job = job
+
         if not wait:
-            backend.submit(plan)
-            self.latest_training_job = Job(plan.handle)
+            submit()
             return
         # Here, not above: rich is needed only to show a job.
         from rich.console import Console
 
-        from trcomp.follow import follow
+        from trcomp import follow
 
-        console = Console()
-        with console.status("Preparing …") if console.is_terminal else nullcontext():
-            backend.submit(plan)
-        self.latest_training_job = Job(plan.handle)
-        follow(self.latest_training_job, console, _LOGS[logs])
+        follow.run(job, submit, Console(), _LOGS[logs])
 
     def plan(self, inputs: Inputs = None, job_name: str | None = None) -> Plan:
         """The request that `fit` would submit. Nothing is started, written or uploaded.

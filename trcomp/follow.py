@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from datetime import datetime
 from typing import Any
@@ -11,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from trcomp.backends.base import Cursor, JobRecord, JobStatus, Transition
-from trcomp.errors import JobError
+from trcomp.errors import JobError, JobNotFoundError
 from trcomp.job import Job, raise_for_outcome
 
 _POLL_SECONDS = 0.1
@@ -31,11 +32,12 @@ _QUIET = {JobStatus.PREPARING, JobStatus.STARTING, JobStatus.STOPPING, JobStatus
 """States in which little is printed: a terminal shows that something goes on."""
 
 
-def follow(job: Job, console: Console, show_logs: bool = True) -> JobRecord:
-    """Show a job until it has ended. Ctrl-C stops the job and all its processes.
+def run(job: Job, submit: Callable[[], None], console: Console, show_logs: bool) -> JobRecord:
+    """Submit a job and show it until it has ended. Ctrl-C stops it and all its processes.
 
     Args:
         job: The job.
+        submit: Starts it.
         console: Where to show it; lines are plain when it is no terminal.
         show_logs: Also show what the workers print.
 
@@ -46,9 +48,12 @@ def follow(job: Job, console: Console, show_logs: bool = True) -> JobRecord:
     """
     view = _View(job, console, show_logs)
     try:
+        with console.status("Preparing …") if console.is_terminal else nullcontext():
+            submit()
         record = view.until_end()
     except KeyboardInterrupt:
-        _stop(job, view, console)
+        with suppress(JobNotFoundError):
+            _stop(job, view, console)
         raise
     summarise(job, record, console)
     raise_for_outcome(record)
@@ -140,8 +145,8 @@ class _View:
 
 
 def _stop(job: Job, view: _View, console: Console) -> None:
-    console.print(f"Ctrl-C: stopping {job.handle} and all its processes; again kills them.")
     job.stop()
+    console.print(f"Ctrl-C: stopping {job.handle} and all its processes; again kills them.")
     try:
         view.until_end()
     except KeyboardInterrupt:

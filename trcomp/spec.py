@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -175,8 +176,12 @@ class JobSpec(BaseModel):
     @classmethod
     def _entry_point(cls, value: Any, info: ValidationInfo) -> Any:
         _checked(value, rules.place_problems("entry_point", value))
-        relative = info.data.get("source_dir") is not None
-        return str(value) if relative else str(Path(value).expanduser().absolute())
+        root = info.data.get("source_dir")
+        path = Path(value).expanduser()
+        if root is None:
+            return str(path.absolute())
+        inside = path.is_absolute() and path.is_relative_to(root)
+        return os.path.normpath(path.relative_to(root) if inside else path)
 
     @field_validator("hyperparameters", mode="before")
     @classmethod

@@ -21,8 +21,10 @@ from trcomp import (
     JobFailedError,
     JobStatus,
     JobStoppedError,
+    Plan,
     TrainingCompilerConfig,
 )
+from trcomp.backends import process
 
 pytestmark = pytest.mark.e2e
 
@@ -234,6 +236,35 @@ def test_ctrl_c_stops_the_job_and_says_so(workplace: Path, submitted: list[Job])
     assert job_processes(Job("interrupted")) == []
 
 
+def test_ctrl_c_while_preparing_starts_nothing(
+    workplace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(plan: Plan) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(process, "prepare", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        estimator(workplace, "print('never')").fit(job_name="early")
+    assert Job("early").status() is JobStatus.STOPPED
+    assert "process://early: Stopped" in capsys.readouterr().out
+
+
+def test_ctrl_c_while_the_runner_starts_stops_it(
+    workplace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = process._start_runner
+
+    def interrupted(plan: Plan) -> bool:
+        signal.raise_signal(signal.SIGINT)
+        return start(plan)
+
+    monkeypatch.setattr(process, "_start_runner", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        estimator(workplace, SLEEPER).fit(job_name="early")
+    assert Job("early").status() is JobStatus.STOPPED
+    assert job_processes(Job("early")) == []
+
+
 def test_a_job_outlives_its_client_and_another_process_follows_it(
     workplace: Path, submitted: list[Job]
 ) -> None:
@@ -320,13 +351,16 @@ def test_a_job_does_not_touch_its_inputs_or_its_source(workplace: Path) -> None:
             (data / "deep" / "x").unlink()
             pathlib.Path("new.py").write_text("")
         assert len(os.listdir(os.environ["SM_CHANNEL_B"])) == 1
+        assert (data / "linked" / "one.csv").read_text() == "1"
     """
     (workplace / "data" / "deep").mkdir(parents=True)
     (workplace / "data" / "deep" / "x").write_text("x")
     (workplace / "one.csv").write_text("1")
+    (workplace / "data" / "linked").symlink_to(workplace)
     inputs = {"a": workplace / "data", "b": workplace / "one.csv"}
     estimator(workplace, script).fit(inputs, logs="None")
-    assert sorted(p.name for p in (workplace / "data").rglob("*")) == ["deep", "x"]
+    assert sorted(os.listdir(workplace / "data")) == ["deep", "linked"]
+    assert os.listdir(workplace / "data" / "deep") == ["x"]
     assert os.listdir(workplace / "code") == ["train.py"]
 
 

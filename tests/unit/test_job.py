@@ -15,7 +15,7 @@ from trcomp import (
     JobStoppedError,
     JobTimeoutError,
 )
-from trcomp.backends import record, results
+from trcomp.backends import process, record, results
 from trcomp.backends.base import Failure
 from trcomp.backends.record import ProcessRecord
 from trcomp.contract import Paths
@@ -98,6 +98,15 @@ def test_an_ended_job_stays_so(job: ProcessRecord) -> None:
     end(job, JobStatus.COMPLETED)
     Job("j").stop()
     assert Job("j").status() == "Completed"
+
+
+def test_a_job_in_preparation_is_left_to_who_prepares_it(
+    job: ProcessRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "_ANSWER_SECONDS", 0)
+    record.write(job.directory, job.entered(JobStatus.PREPARING))
+    with pytest.raises(BackendUnavailableError, match=str(os.getpid())):
+        Job("j").stop()
 
 
 @pytest.mark.parametrize("handle", ["nope", "process://nope", "process://a/b", "..", ""])

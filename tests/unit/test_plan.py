@@ -10,7 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trcomp import Estimator, Plan, SpecError, TrainingCompilerConfig
+from trcomp import (
+    BackendUnavailableError,
+    Estimator,
+    Plan,
+    SpecError,
+    TrainingCompilerConfig,
+)
 from trcomp.backends import source
 from trcomp.backends.process import host_addresses, inherited
 
@@ -138,3 +144,24 @@ def test_a_misspelt_script_is_suggested(code: Path) -> None:
 
 def test_ignored_directories_are_named_once() -> None:
     assert {".git", "__pycache__"} <= source.IGNORED
+
+
+def test_an_entry_point_inside_the_source_is_found_however_it_is_spelt(code: Path) -> None:
+    for spelling in ("./train.py", code / "train.py", "sub/../train.py"):
+        assert Estimator(spelling, code).to_spec().program == "train.py"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("TRCOMP_PREFETCH", "many"), ("TRCOMP_WORKER", "1"), ("TRCOMP_DEBUG", "?")]
+)
+def test_flags_of_the_job_are_checked_before_it_starts(code: Path, name: str, value: str) -> None:
+    with pytest.raises(SpecError, match=name):
+        Estimator("train.py", code, environment={name: value})
+
+
+def test_a_place_that_cannot_be_written_is_no_defect(
+    code: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRCOMP_HOME", str(code / "train.py"))
+    with pytest.raises(BackendUnavailableError, match="TRCOMP_HOME"):
+        Estimator("train.py", code).fit()

@@ -15,20 +15,30 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from trcomp import contract, flags
 from trcomp.backends import record, results, source
 from trcomp.backends.base import Cursor, Failure, HostPlan, InputLink, JobStatus, Plan
+from trcomp.backends.directory import prepare
+from trcomp.backends.process_runner import KILL
 from trcomp.backends.record import ProcessRecord
 from trcomp.env import variables
-from trcomp.errors import InternalError, JobNotFoundError, Problem, SpecError
+from trcomp.errors import (
+    BackendUnavailableError,
+    InternalError,
+    JobNotFoundError,
+    Problem,
+    SpecError,
+)
 from trcomp.spec import JobSpec, local_path
 
 NAME = "process"
@@ -38,6 +48,7 @@ _OWN_VARIABLES = (
     flags.HOST_ADDRESSES.name,
     flags.LOG_DIR.name,
 )
+_ANSWER_SECONDS = 10
 _CHUNK_BYTES = 1 << 20
 
 
@@ -58,9 +69,7 @@ def problems(spec: JobSpec) -> list[Problem]:
     if checkpoints and not Path(checkpoints).is_relative_to(contract.DEFAULT_BASE):
         allowed = f"a path under {contract.DEFAULT_BASE} is needed."
         found.append(Problem("checkpoint_local_path", checkpoints, allowed))
-    for name in sorted(set(_OWN_VARIABLES) & set(spec.environment)):
-        found.append(Problem("environment", name, "trcomp sets this variable itself."))
-    return found
+    return found + _environment_problems(spec.environment)
 
 
 def plan(spec: JobSpec) -> Plan:
@@ -96,22 +105,30 @@ def submit(plan: Plan) -> None:
 
     Raises:
         SpecError: A job of that name exists.
-        InternalError: The runner did not start.
+        BackendUnavailableError: The directory cannot be written.
+        KeyboardInterrupt: If it came in time, nothing runs; else the job does, and can be stopped.
     """
-    try:
-        plan.directory.mkdir(parents=True, mode=0o700)
-    except FileExistsError:
-        problem = Problem("job_name", plan.job_name, f"{plan.directory} holds a job of that name.")
-        raise SpecError([problem], f"Choose another name, or remove {plan.directory}.") from None
+    _make_directory(plan)
     prepared = _first_record(plan)
-    record.write(plan.directory, prepared)
     try:
-        _prepare(plan)
-        _start_runner(plan)
-    except BaseException as error:
-        failure = Failure(message=f"The job could not be prepared: {error!r}", exit_code=70)
-        record.write(plan.directory, prepared.failed(failure))
+        record.write(plan.directory, prepared)
+        prepare(plan)
+    except KeyboardInterrupt:
+        stopped = prepared.entered(JobStatus.STOPPED, "Interrupted while it was prepared.")
+        record.write(plan.directory, stopped)
         raise
+    except OSError as error:
+        message = f"The job could not be prepared: {error}"
+        _give_up(plan, prepared, message)
+        raise BackendUnavailableError(
+            message, f"{flags.HOME.name} may name a place with more room."
+        ) from error
+    with _interrupts_deferred():
+        started = _start_runner(plan)
+    if not started:
+        log = plan.directory / "runner.log"
+        _give_up(plan, prepared, "The job's runner did not start.")
+        raise InternalError(f"The job's runner did not start; see {log}.")
 
 
 def describe(name: str) -> ProcessRecord:
@@ -148,22 +165,29 @@ def read_logs(name: str, cursor: Cursor, final: bool) -> tuple[list[str], Cursor
 
 
 def stop(name: str) -> None:
-    """Ask the job's runner to stop it; a second call kills it. A job that has ended stays so."""
-    found = describe(name)
+    """Ask the job's runner to stop it; a second call kills it. A job that has ended stays so.
+
+    Returns when the runner has heard: signals do not queue, and a second would be lost.
+    """
+    # While a job is prepared its owner is the submitting process, which is not ours to signal.
+    found = _until_not(name, {JobStatus.PREPARING})
+    if found.status is JobStatus.PREPARING:
+        raise BackendUnavailableError(
+            f"{found.handle} is still being prepared by process {found.runner_pid}.",
+            "Interrupt that process (Ctrl-C), or try again.",
+        )
     if found.status.ended or found.runner_pid is None:
         return
-    try:
+    number = KILL if found.status is JobStatus.STOPPING else signal.SIGTERM
+    with suppress(ProcessLookupError):
         # The descriptor holds this very process: a pid that is used again is not hit.
         descriptor = os.pidfd_open(found.runner_pid)
-    except ProcessLookupError:
-        return
-    try:
-        if found.runner_alive:
-            signal.pidfd_send_signal(descriptor, signal.SIGTERM)
-    except ProcessLookupError:
-        return
-    finally:
-        os.close(descriptor)
+        try:
+            if found.runner_alive:
+                signal.pidfd_send_signal(descriptor, number)
+        finally:
+            os.close(descriptor)
+    _until_not(name, {JobStatus.STARTING, JobStatus.TRAINING})
 
 
 def report(name: str) -> dict[str, Any]:
@@ -197,6 +221,28 @@ def host_addresses(job_name: str, names: list[str]) -> dict[str, str]:
         second, third = divmod((network + block) % (254 * 256), 256)
         addresses[name] = f"127.{second + 1}.{third}.{last + 1}"
     return addresses
+
+
+def _until_not(name: str, states: set[JobStatus]) -> ProcessRecord:
+    """The record once the job has left these states, or after a while."""
+    deadline = time.monotonic() + _ANSWER_SECONDS
+    while (found := describe(name)).status in states and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return found
+
+
+def _environment_problems(environment: Mapping[str, str]) -> list[Problem]:
+    own = {*_OWN_VARIABLES, *(flag.name for flag in flags.JOB_ONLY)}
+    found = []
+    for name in environment:
+        if name in own:
+            found.append(Problem("environment", name, "trcomp sets this variable itself."))
+    for flag in flags.ALL:
+        try:
+            flag.get(environment)
+        except SpecError as error:
+            found += error.problems
+    return found
 
 
 def _plan_host(spec: JobSpec, directory: Path, name: str, addresses: Mapping[str, str]) -> HostPlan:
@@ -241,6 +287,25 @@ def _contract(spec: JobSpec, host: str, hosts: tuple[str, ...]) -> contract.Cont
     )
 
 
+def _make_directory(plan: Plan) -> None:
+    try:
+        plan.directory.mkdir(parents=True, mode=0o700)
+    except FileExistsError:
+        problem = Problem("job_name", plan.job_name, f"{plan.directory} holds a job of that name.")
+        raise SpecError([problem], f"Choose another name, or remove {plan.directory}.") from None
+    except OSError as error:
+        raise BackendUnavailableError(
+            f"The job's directory cannot be made: {error}.",
+            f"Set {flags.HOME.name} to a directory that you can write to.",
+        ) from error
+
+
+def _give_up(plan: Plan, prepared: ProcessRecord, message: str) -> None:
+    with suppress(OSError):
+        failure = Failure(message=message, exit_code=70)
+        record.write(plan.directory, prepared.failed(failure))
+
+
 def _first_record(plan: Plan) -> ProcessRecord:
     # Until the runner takes over, the job lives as long as the process that prepares it.
     return ProcessRecord(
@@ -255,51 +320,8 @@ def _first_record(plan: Plan) -> ProcessRecord:
     ).entered(JobStatus.PREPARING)
 
 
-def _prepare(plan: Plan) -> None:
-    (plan.directory / "plan.json").write_text(plan.to_json() + "\n", encoding="utf-8")
-    for host in plan.hosts:
-        (plan.directory / "logs" / host.name).mkdir(parents=True)
-        paths = contract.Paths(host.root)
-        if plan.checkpoint_dir is not None:
-            _link_checkpoints(plan.checkpoint_dir, host, paths)
-        contract.write(host.root, host.contract)
-        for file in plan.files:
-            destination = paths.code / file.destination
-            destination.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(file.source, destination)
-        for link in plan.inputs:
-            _link_input(link.source, paths.data(link.channel))
-
-
-def _link_checkpoints(place: Path, host: HostPlan, paths: contract.Paths) -> None:
-    """Make the checkpoint directory be the place it is kept: nothing is lost in a crash."""
-    assert host.contract.checkpoints is not None
-    local = paths.local(host.contract.checkpoints.local_path)
-    place.mkdir(parents=True, exist_ok=True)
-    local.parent.mkdir(parents=True, exist_ok=True)
-    local.symlink_to(place)
-
-
-def _link_input(data: Path, channel: Path) -> None:
-    """Show the user's data under a channel without copying it.
-
-    The directories are the job's own and each file a link: what a script adds or removes touches
-    the job alone, and code that does not follow links to directories still finds every file.
-    """
-    channel.mkdir(parents=True, exist_ok=True)
-    if data.is_file():
-        (channel / data.name).symlink_to(data)
-        return
-    for directory, _, names in os.walk(data):
-        here = channel / Path(directory).relative_to(data)
-        here.mkdir(exist_ok=True)
-        for name in names:
-            (here / name).symlink_to(Path(directory) / name)
-
-
-def _start_runner(plan: Plan) -> None:
-    log = plan.directory / "runner.log"
-    with log.open("wb") as stream:
+def _start_runner(plan: Plan) -> bool:
+    with (plan.directory / "runner.log").open("wb") as stream:
         # The plan goes through a pipe: its environment may hold secrets, which stay off the disk.
         started = subprocess.run(
             [sys.executable, "-P", "-m", "trcomp.backends.process_runner"],
@@ -307,10 +329,26 @@ def _start_runner(plan: Plan) -> None:
             env=inherited(os.environ),
             stdout=stream,
             stderr=stream,
+            start_new_session=True,
             check=False,
         )
-    if started.returncode != 0:
-        raise InternalError(f"The job's runner did not start; see {log}.")
+    return started.returncode == 0
+
+
+@contextmanager
+def _interrupts_deferred() -> Iterator[None]:
+    """Let Ctrl-C wait until there is a runner that can be stopped, or none."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    received: list[int] = []
+    previous = signal.signal(signal.SIGINT, lambda number, frame: received.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, previous)
+    if received:
+        signal.raise_signal(signal.SIGINT)
 
 
 def inherited(environ: Mapping[str, str]) -> dict[str, str]:

@@ -3,7 +3,7 @@
     python -m trcomp.backends.process_runner < plan.json
 
 It detaches from whoever started it and returns to them once it has taken over the record. SIGTERM
-stops the job, a second one kills it.
+stops the job, SIGQUIT kills it.
 """
 
 from __future__ import annotations
@@ -29,6 +29,9 @@ from trcomp.contract import Paths
 
 STARTED = "started"
 """The file in a host's log directory that its entrypoint makes when its workers run."""
+
+KILL = signal.SIGQUIT
+"""The signal that ends a job at once. Two of SIGTERM do so too, if the runner sees both."""
 
 _TICK_SECONDS = 0.05
 _MARGIN_SECONDS = 5
@@ -58,7 +61,7 @@ class Runner:
         reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._selector.register(reader, selectors.EVENT_READ, None)
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in (signal.SIGTERM, signal.SIGINT, KILL):
             signal.signal(number, self._note_stop)
         pid = os.getpid()
         owner = {"runner_pid": pid, "runner_start": record.start_ticks(pid)}
@@ -138,7 +141,7 @@ class Runner:
             self._set_deadline()
 
     def _note_stop(self, number: int, frame: object) -> None:
-        self.stop_requests += 1
+        self.stop_requests += 2 if number == KILL else 1
 
     def _obey_stop(self) -> None:
         if self.stop_requests == 0 or not self.running:
@@ -151,7 +154,8 @@ class Runner:
             self.kill_at = time.monotonic()
 
     def _set_deadline(self) -> None:
-        grace = max(flags.GRACE_SECONDS.get(host.environment) for host in self.plan.hosts)
+        environments = [os.environ | host.environment for host in self.plan.hosts]
+        grace = max(flags.GRACE_SECONDS.get(environment) for environment in environments)
         self.kill_at = time.monotonic() + grace + _MARGIN_SECONDS
 
     def _signal_all(self, number: signal.Signals) -> None:

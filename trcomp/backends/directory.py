@@ -1,0 +1,60 @@
+"""A local job's directory before it starts: plan, /opt/ml trees, code, inputs, checkpoints."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from trcomp.backends.base import HostPlan, Plan
+from trcomp.contract import Paths, write
+
+
+def prepare(plan: Plan) -> None:
+    """Write everything that a job's hosts find when they start; the directory exists already.
+
+    Raises:
+        OSError: Something cannot be read or written.
+    """
+    (plan.directory / "plan.json").write_text(plan.to_json() + "\n", encoding="utf-8")
+    for host in plan.hosts:
+        (plan.directory / "logs" / host.name).mkdir(parents=True)
+        paths = Paths(host.root)
+        if plan.checkpoint_dir is not None:
+            _link_checkpoints(plan.checkpoint_dir, host, paths)
+        write(host.root, host.contract)
+        for file in plan.files:
+            destination = paths.code / file.destination
+            destination.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(file.source, destination)
+        for link in plan.inputs:
+            _link_input(link.source, paths.data(link.channel))
+
+
+def _link_checkpoints(place: Path, host: HostPlan, paths: Paths) -> None:
+    """Make the checkpoint directory be the place it is kept: nothing is lost in a crash."""
+    assert host.contract.checkpoints is not None
+    local = paths.local(host.contract.checkpoints.local_path)
+    place.mkdir(parents=True, exist_ok=True)
+    local.parent.mkdir(parents=True, exist_ok=True)
+    local.symlink_to(place)
+
+
+def _link_input(data: Path, channel: Path) -> None:
+    """Show the user's data under a channel without copying it.
+
+    The directories are the job's own and each file a link: what a script adds or removes touches
+    the job alone, and code that does not follow links to directories still finds every file.
+    """
+    channel.mkdir(parents=True, exist_ok=True)
+    if data.is_file():
+        (channel / data.name).symlink_to(data)
+        return
+    for directory, subdirectories, names in os.walk(data):
+        there = Path(directory)
+        here = channel / there.relative_to(data)
+        here.mkdir(exist_ok=True)
+        # The user's own links to directories are not walked: they may lead in circles.
+        links = [name for name in subdirectories if (there / name).is_symlink()]
+        for name in [*names, *links]:
+            (here / name).symlink_to(there / name)
