@@ -12,7 +12,9 @@ HEAVY = ("torch", "jax", "numpy", "boto3", "botocore", "docker", "pydantic", "ri
 
 
 def test_import_prints_nothing_and_loads_nothing_heavy() -> None:
-    code = f"import sys, trcomp; loaded = set(sys.modules) & set({HEAVY!r}); assert not loaded, loaded"
+    code = (
+        f"import sys, trcomp; loaded = set(sys.modules) & set({HEAVY!r}); assert not loaded, loaded"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 

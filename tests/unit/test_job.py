@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from trcomp import (
+    BackendUnavailableError,
     Job,
     JobFailedError,
     JobNotFoundError,
