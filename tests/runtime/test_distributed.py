@@ -15,9 +15,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from rank_scripts import run_ranks, start_ranks, wait_for
 
 import trcomp.runtime as rt
+from tests.runtime.rank_scripts import run_ranks, start_ranks, wait_for
 from trcomp.errors import DeviceError, UnsupportedError
 from trcomp.runtime import distributed
 from trcomp.runtime.buckets import plan_buckets

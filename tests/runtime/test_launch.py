@@ -11,8 +11,8 @@ from textwrap import dedent
 
 import pytest
 import torch
-from rank_scripts import run_script
 
+from tests.runtime.rank_scripts import run_script
 from trcomp.env.topology import uniform
 from trcomp.errors import DeviceError, SpecError, UnsupportedError
 from trcomp.runtime import launch

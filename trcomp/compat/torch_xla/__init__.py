@@ -11,6 +11,7 @@ import trcomp.runtime as rt
 from trcomp.runtime.launch import spawn
 
 from . import _XLAC, runtime
+from ._missing import missing
 from .core import xla_model
 
 __all__ = [
@@ -25,6 +26,8 @@ __all__ = [
     "sync",
     "xla_model",
 ]
+
+__getattr__ = missing(__name__)
 
 __version__ = "2.9.0+trcomp"
 """The torch_xla release whose names these are; frameworks compare it."""
@@ -47,7 +50,7 @@ def device_count() -> int:
 
 def real_devices() -> list[str]:
     """What the devices are, such as `CPU:0` or `CUDA:1`."""
-    return [f"{runtime.device_type()}:{rt.local_rank()}"]
+    return xla_model.xla_real_devices()
 
 
 def sync(wait: bool = False, reset_scope: bool = True) -> None:

@@ -8,6 +8,10 @@ import trcomp.runtime as rt
 from trcomp import flags
 from trcomp.runtime import launch
 
+from ._missing import missing
+
+__getattr__ = missing(__name__)
+
 
 def device_type() -> str:
     """`CUDA` or `CPU`; known without starting the device."""

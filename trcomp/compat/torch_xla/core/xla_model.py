@@ -13,6 +13,11 @@ import torch
 import trcomp.runtime as rt
 from trcomp.runtime import batches, closures, reductions
 
+from .. import runtime
+from .._missing import missing
+
+__getattr__ = missing(__name__)
+
 REDUCE_SUM = "sum"
 REDUCE_MUL = "mul"
 REDUCE_AND = "and"
@@ -34,6 +39,16 @@ def get_xla_supported_devices(
 ) -> list[str]:
     """The devices this process drives, as strings."""
     return [str(rt.device())][:max_devices]
+
+
+def xla_device_hw(device: Any = None) -> str:
+    """`CUDA` or `CPU`."""
+    return runtime.device_type()
+
+
+def xla_real_devices(devices: Sequence[Any] | None = None) -> list[str]:
+    """What the devices are, such as `CPU:0` or `CUDA:1`."""
+    return [f"{runtime.device_type()}:{rt.local_rank()}"]
 
 
 def is_xla_tensor(tensor: torch.Tensor) -> bool:
