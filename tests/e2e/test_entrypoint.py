@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -389,6 +390,17 @@ def test_a_second_signal_ends_the_grace(make: Make) -> None:
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=30)
     assert process.returncode == 143
+
+
+def test_workers_do_not_outlive_a_killed_entrypoint(make: Make) -> None:
+    host = make("import os, signal; print('pid', os.getpid()); signal.pause()", devices=1)
+    with host.start() as process:
+        pid = int(lines_until(process, "pid", 1)[-1].split()[-1])
+        worker = os.pidfd_open(pid)
+        process.kill()
+        # A process's descriptor becomes readable when it ends.
+        assert select.select([worker], [], [], 30)[0]
+    os.close(worker)
 
 
 def test_output_is_byte_exact(make: Make) -> None:

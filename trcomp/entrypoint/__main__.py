@@ -145,13 +145,12 @@ def _mark_started(site: Site) -> None:
 def _summary(site: Site, workers: Sequence[Worker]) -> str:
     """One line on what starts. No environment and no hyperparameters: they may hold secrets."""
     contract, topology = site.contract, site.topology
+    what = f"{contract.job_name}: host {contract.current_host} runs {contract.settings.program}"
     ranks = ", ".join(str(worker.rank) for worker in workers if worker.rank is not None)
-    starts = f"rank {ranks}" if ranks else "the script once"
-    devices = f"{topology.world_size} {topology.device_kind.upper()} device(s)"
-    hosts = f"{len(topology.hosts)} host(s)"
+    if not ranks:
+        return f"{what} once; it may start ranks on the {topology.device_kind.upper()}."
     return (
-        f"{contract.job_name}: {contract.current_host} of {hosts} and {devices} starts {starts} "
-        f"of {contract.settings.program}."
+        f"{what} as rank {ranks} of {topology.world_size}, on the {topology.device_kind.upper()}."
     )
 
 

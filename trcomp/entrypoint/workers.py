@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -66,9 +67,11 @@ def plan_workers(site: Site) -> tuple[Worker, ...]:
     """The processes to start: one per device, or one for all without a compiler_config.
 
     Raises:
-        SpecError: The entry point is missing or no Python script.
+        SpecError: The entry point is missing or no Python script, or an argument or variable is
+            one that the system cannot hand to a process.
     """
     script = entry_point(site)
+    _check_passable(site)
     enabled = site.contract.settings.compiler_enabled
     if enabled is None:
         variables = for_host(site.topology, site.host_index, efa=site.efa, user=job_environ(site))
@@ -124,6 +127,33 @@ def job_environ(site: Site) -> dict[str, str]:
         # Spelt out even where it was not set: MIG slices have no numbers that CUDA would count.
         environ["CUDA_VISIBLE_DEVICES"] = ",".join(site.gpu_ids)
     return environ
+
+
+def _check_passable(site: Site) -> None:
+    argv = to_argv(site.contract.hyperparameters)
+    texts = {f"argument {text[:40]!r}": text for text in argv}
+    texts |= {f"variable {name}": f"{name}={value}" for name, value in job_environ(site).items()}
+    problems = [
+        Problem(where, f"{len(text)} characters", allowed)
+        for where, text in texts.items()
+        if (allowed := _obstacle(text)) is not None
+    ]
+    if problems:
+        raise SpecError(
+            problems, "Put large or binary values into a file, in code or in a channel."
+        )
+
+
+def _obstacle(text: str) -> str | None:
+    """What keeps a text from being an argument or variable of a process."""
+    try:
+        length = len(os.fsencode(text))
+    except UnicodeEncodeError:
+        return "text that can be encoded; it holds a lone surrogate."
+    if "\0" in text:
+        return "text without a NUL character."
+    # linux/binfmts.h, MAX_ARG_STRLEN, with the terminating byte.
+    return None if length < 32 * 4096 else "at most 131,071 bytes, which Linux allows."
 
 
 def _worker(
