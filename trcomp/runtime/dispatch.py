@@ -236,7 +236,7 @@ class Recorder:
             targets = args[0] if type(args[0]) in (list, tuple) else (args[0],)
             for i, tensor in enumerate(targets):
                 put_back(tensor, node, i)
-            return args[0]
+            return args[0] if self.called._schema.returns else None
         return self._wrap(node)
 
     def _take_apart(self, args: Sequence[Any]) -> Call:

@@ -1,35 +1,53 @@
 """The operators of the device, in families; importing this registers them all."""
 
-from trcomp.runtime import fallback
+from trcomp.runtime import amp, fallback
 from trcomp.runtime.dispatch import register_rules
 from trcomp.runtime.ops import (
     activations,
+    adaptive,
     attention,
     comparison,
     convolution,
+    creation,
     elementwise,
+    foreach,
+    indexing,
     losses,
     matmul,
     memory,
     normalization,
     optimizers,
+    pooling,
+    random,
     reductions,
+    resizing,
+    scattering,
+    shaping,
     sorting,
     unary,
 )
 
 __all__ = [
     "activations",
+    "adaptive",
     "attention",
     "comparison",
     "convolution",
+    "creation",
     "elementwise",
+    "foreach",
+    "indexing",
     "losses",
     "matmul",
     "memory",
     "normalization",
     "optimizers",
+    "pooling",
+    "random",
     "reductions",
+    "resizing",
+    "scattering",
+    "shaping",
     "sorting",
     "unary",
 ]
@@ -37,3 +55,4 @@ __all__ = [
 # Kernels that the families wrote by hand are registered by now; the table fills in the rest.
 register_rules()
 fallback.register()
+amp.register()
