@@ -449,6 +449,28 @@ def test_hosts_agree_on_their_ranks(make: Make) -> None:
     assert found == [f"[rank {n}] {n} 6 127.8.8.1" for n in range(6)]
 
 
+@pytest.mark.runtime
+def test_ranks_meet_although_a_proxy_is_set(make: Make) -> None:
+    nowhere = "http://127.0.0.1:9"
+    host = make(
+        """
+        import os
+        import jax
+        from trcomp import flags
+        from trcomp.env.variables import identity
+        me = identity(os.environ)
+        where = flags.COORDINATOR.get()
+        jax.distributed.initialize(where, me.world_size, me.rank, initialization_timeout=20)
+        print("met", jax.process_count(), os.environ["https_proxy"])
+        """,
+        environ={name: nowhere for name in ("http_proxy", "https_proxy", "grpc_proxy")}
+        | {flags.HOST_ADDRESSES.name: "algo-1=127.7.7.1"},
+    )
+    code, lines = host.run()
+    assert code == 0, lines
+    assert {f"[rank {rank}] met 2 {nowhere}" for rank in (0, 1)} <= set(lines)
+
+
 def test_spawned_children_of_the_script_find_its_functions(make: Make) -> None:
     host = make(
         """
@@ -501,6 +523,7 @@ def test_requirements_are_installed_before_workers_start(make: Make, tmp_path: P
     )
     name = wheel(host.root / "code").name
     (host.root / "code/requirements.txt").write_text(f"# what we need\n./{name}\n")
+    (host.root / "code/logging.py").write_text("raise ImportError('not for pip')\n")
     code, lines = host.run()
     assert code == 0
     assert {"[rank 0] 42", "[rank 1] 42"} <= set(lines)

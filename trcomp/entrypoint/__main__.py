@@ -20,7 +20,7 @@ from trcomp.entrypoint import failure, requirements
 from trcomp.entrypoint.discovery import discovered, num_cpus, wait_for_names
 from trcomp.entrypoint.processes import Signals, adopt_orphans
 from trcomp.entrypoint.supervisor import Outcome, Worker, supervise
-from trcomp.entrypoint.workers import Site, job_environ, plan_workers
+from trcomp.entrypoint.workers import Site, plan_workers
 from trcomp.env import gpus
 from trcomp.errors import InternalError, TrcompError
 from trcomp.lines import Console
@@ -66,7 +66,7 @@ class _Run:
             workers = plan_workers(site)
             _make_directories(site)
             wait_for_names(site.topology, signals.wait, lambda: bool(signals.received))
-            pip = requirements.installer(site.paths.code, job_environ(site), site.log("pip"))
+            pip = requirements.installer(site.paths.code, site.environ, site.log("pip"))
             if pip is None:
                 self.say(f"No {requirements.NAME}: nothing to install.")
             elif code := self._ended(site, self._run(site, [pip], signals), requirements.WHAT):

@@ -30,7 +30,8 @@ def installer(code: Path, environ: Mapping[str, str], log: Path | None = None) -
     path = code / NAME
     if not path.is_file() or not any(_names_a_package(line) for line in _lines(path)):
         return None
-    command = (sys.executable, "-m", "trcomp.entrypoint.requirements")
+    # -P: the script's own files must not stand in for the modules that pip imports.
+    command = (sys.executable, "-P", "-m", "trcomp.entrypoint.requirements")
     return Worker(None, command, environ, code, prefix=b"[pip] ", log=log)
 
 
@@ -41,7 +42,7 @@ def main() -> None:
     fcntl.flock(lock, fcntl.LOCK_EX)
     os.set_inheritable(lock, True)  # pip holds it to its end.
     options = ("--disable-pip-version-check", "--no-input", "-r", NAME)
-    os.execv(sys.executable, [sys.executable, "-m", "pip", "install", *options])
+    os.execv(sys.executable, [sys.executable, "-P", "-m", "pip", "install", *options])
 
 
 def _lines(path: Path) -> list[str]:

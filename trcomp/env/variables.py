@@ -322,8 +322,6 @@ def _proxies(topology: Topology, user: Mapping[str, str]) -> Iterator[Variable]:
     reason = "The ranks reach each other directly; downloads still use your proxy."
     for name in ("no_proxy", "NO_PROXY", "no_grpc_proxy"):
         yield Variable(name, value, reason)
-    if "JAX_CHECK_PROXY_ENVS" not in user:
-        yield Variable("JAX_CHECK_PROXY_ENVS", "0", "JAX's warning about proxies: seen to here.")
 
 
 def _python(user: Mapping[str, str]) -> Iterator[Variable]:
