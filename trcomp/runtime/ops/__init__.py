@@ -1,6 +1,6 @@
 """The operators of the device, in families; importing this registers them all."""
 
-from trcomp.runtime import amp, fallback
+from trcomp.runtime import amp, fallback, serialization
 from trcomp.runtime.dispatch import register_rules
 from trcomp.runtime.ops import (
     activations,
@@ -25,6 +25,7 @@ from trcomp.runtime.ops import (
     shaping,
     sorting,
     unary,
+    view_writes,
 )
 
 __all__ = [
@@ -50,9 +51,11 @@ __all__ = [
     "shaping",
     "sorting",
     "unary",
+    "view_writes",
 ]
 
 # Kernels that the families wrote by hand are registered by now; the table fills in the rest.
 register_rules()
 fallback.register()
 amp.register()
+serialization.register()

@@ -87,7 +87,7 @@ _record_index_put_ = Recorder(find("index_put"), RULES["index_put"], find("index
 @implements("index.Tensor", "_unsafe_index.Tensor")
 def index_tensor(self: torch.Tensor, indices: Indices) -> torch.Tensor:
     """`self[indices]`."""
-    return _record_index(self, split_masks(indices))  # type: ignore[no-any-return]
+    return _record_index(self, split_masks(indices))
 
 
 @implements("index_put_")
@@ -112,7 +112,7 @@ def index_put_(
         arguments = (self, mask.to(DEVICE), values, first, accumulate)
         put_back(self, emit("trcomp::mask_put", arguments, [out]), 0)
         return self
-    return _record_index_put_(self, split_masks(indices), values, accumulate)  # type: ignore[no-any-return]
+    return _record_index_put_(self, split_masks(indices), values, accumulate)
 
 
 @implements("index_put", "_unsafe_index_put")

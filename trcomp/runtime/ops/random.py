@@ -312,7 +312,7 @@ def rrelu_with_noise(
 ) -> torch.Tensor:
     """Leaky ReLU whose slope is drawn per element in training; `noise` receives the slopes."""
     if not training:
-        return torch.ops.aten.leaky_relu(self, (lower + upper) / 2)  # type: ignore[no-any-return]
+        return torch.ops.aten.leaky_relu(self, (lower + upper) / 2)
     slopes = uniform_(torch.empty_like(self), lower, upper, generator=generator)
     noise.copy_(torch.where(self <= 0, slopes, 1))
     return self * noise

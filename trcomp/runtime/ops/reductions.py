@@ -248,7 +248,7 @@ def _cumulative(self: Any, dim: int, wins: Callable[[Any, Any], Any]) -> tuple[A
             take = jnp.isnan(new) | (take & ~jnp.isnan(value))
         return jnp.where(take, new, value), jnp.where(take, new_place, place)
 
-    return lax.associative_scan(later, (self, index), axis=axis)  # type: ignore[no-any-return]
+    return lax.associative_scan(later, (self, index), axis=axis)
 
 
 @lowers("cummax")
