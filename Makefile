@@ -10,10 +10,13 @@ install: $(STAMP)
 
 # pip itself is asked only when what it would install has changed.
 $(STAMP): setup.cfg pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "Python 3.11 or newer is needed: make PYTHON=python3.12 ..." >&2; exit 69; }
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@echo "Installing $(TORCH), then trcomp and its tools: minutes on a first run."
 	$(BIN)/python -m pip install --quiet $(TORCH)
 	$(BIN)/python -m pip install --quiet --editable ".[runtime,examples,dev]"
-	touch $@
+	@touch $@
 
 demo: $(STAMP)
 	GPU_NUM_DEVICES=2 $(BIN)/python examples/vit/launch.py

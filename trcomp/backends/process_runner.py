@@ -47,8 +47,8 @@ class Runner:
         self.plan = plan
         self.record = written
         self.running: dict[str, subprocess.Popen[bytes]] = {}
-        self.failed: tuple[str, int] | None = None
-        """The host that failed first and how it ended."""
+        self.failed: dict[str, int] = {}
+        """How hosts ended that did not end well, the first of them first."""
         self.stop_requests = 0
         self.kill_at: float | None = None
         self._selector = selectors.DefaultSelector()
@@ -135,8 +135,10 @@ class Runner:
         self._selector.unregister(descriptor)
         os.close(descriptor)
         returncode = self.running.pop(name).wait()
-        if returncode != 0 and self.failed is None and self.kill_at is None:
-            self.failed = (name, returncode)
+        if returncode == 0:
+            return
+        self.failed[name] = returncode
+        if self.kill_at is None:
             self._signal_all(signal.SIGTERM)
             self._set_deadline()
 
@@ -171,11 +173,19 @@ class Runner:
                 os.waitpid(pid, 0)
 
     def _failure(self) -> Failure | None:
-        if self.failed is None or self.record.status is JobStatus.STOPPING:
+        """The earliest failure: a host may end later than one that it brought down."""
+        if not self.failed or self.record.status is JobStatus.STOPPING:
             return None
-        name, returncode = self.failed
-        host = next(host for host in self.plan.hosts if host.name == name)
-        return results.failure_of(Paths(host.root), self.plan.directory / "logs", name, returncode)
+        roots = {host.name: Paths(host.root) for host in self.plan.hosts}
+        times = {
+            name: roots[name].failure.stat().st_mtime
+            for name in self.failed
+            if roots[name].failure.exists()
+        }
+        name = min(times, key=times.__getitem__) if times else next(iter(self.failed))
+        return results.failure_of(
+            roots[name], self.plan.directory / "logs", name, self.failed[name]
+        )
 
     def _finish(self, failure: Failure | None) -> None:
         stopped = self.record.status is JobStatus.STOPPING
