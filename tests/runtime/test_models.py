@@ -137,4 +137,6 @@ def test_training_agrees_with_the_cpu_and_compiles_at_most_twice(model: str, opt
     runs = [train(d, make_model, make_batch, OPTIMIZERS[optimizer]) for d in ("xla", "cpu")]
     assert_same(*runs)
     assert runs[0].fallbacks == {}
-    assert runs[0].compiles <= 2
+    assert runs[0].compiles_after_second_step == 0
+    # transformers reads whether a BERT mask hides anything: one more, small graph.
+    assert runs[0].compiles <= (3 if model == "bert" else 2)

@@ -22,6 +22,7 @@ class Run:
     losses: torch.Tensor
     parameters: dict[str, torch.Tensor]
     compiles: int
+    compiles_after_second_step: int
     fallbacks: dict[str, int]
 
 
@@ -57,11 +58,14 @@ def train(
         optimizer.step()
         losses.append(loss.detach())
         rt.sync()
+        if i == 1:
+            warm = rt.metrics()["compiles"]
     after = rt.metrics()
     return Run(
         losses=torch.stack([loss.cpu() for loss in losses]),
         parameters={name: p.detach().cpu() for name, p in model.state_dict().items()},
         compiles=after["compiles"] - before["compiles"],
+        compiles_after_second_step=after["compiles"] - warm,
         fallbacks={
             name: count - before["fallbacks"].get(name, 0)
             for name, count in after["fallbacks"].items()

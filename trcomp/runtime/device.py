@@ -6,6 +6,7 @@ Pure Python on `torch._C._acc`, which PyTorch has since 2.10.
 from __future__ import annotations
 
 import os
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -83,6 +84,16 @@ class XlaModule(backend_registration._DummyBackendModule):
         check_index(torch.device(NAME, device) if isinstance(device, int) else torch.device(device))
 
     @staticmethod
+    def device(index: Any) -> AbstractContextManager[None]:
+        """`with torch.xla.device(0):`, which changes nothing: there is one device.
+
+        Raises:
+            DeviceError: Another index was asked for.
+        """
+        XlaModule.set_device(index)
+        return nullcontext()
+
+    @staticmethod
     def manual_seed_all(seed: int) -> None:
         """Seed the device's random stream; `torch.manual_seed` calls this."""
         rng.manual_seed(seed)
@@ -135,6 +146,9 @@ def _register() -> torch.device:
     )
     # The native property asks for torch's own XLA dispatch key, which is another one.
     setattr(torch.Tensor, "is_xla", property(lambda tensor: tensor.device.type == NAME))  # noqa: B010
+    # The client copies from any host memory, so there is nothing to pin; torch's own would ask the
+    # device for an allocator.
+    setattr(torch.Tensor, "pin_memory", lambda tensor, device=None: tensor)  # noqa: B010
     # `module.to("xla")` then swaps tensors in place: tied weights stay tied, and an optimizer made
     # before the move goes on training the same parameters.
     torch.__future__.set_swap_module_params_on_conversion(True)

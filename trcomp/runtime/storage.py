@@ -51,10 +51,26 @@ def output(
     )
 
 
+class _Addresses:
+    """Addresses that no memory has, one range per storage.
+
+    Scripts tell storages apart by `data_ptr()` (safetensors and accelerate do, to find tied
+    weights), and torch refuses to name the pointer of a storage that has none.
+    """
+
+    _next = 1 << 60
+
+    @classmethod
+    def take(cls, num_bytes: int) -> int:
+        address = cls._next
+        cls._next = address + (num_bytes | 63) + 1
+        return address
+
+
 def wrap(value: Value, out: Output) -> torch.Tensor:
     """A new tensor over a new storage that carries `value`."""
     tensor = _create(out.size, out.dtype)
-    storage: Any = _make_storage(0, DEVICE, out.num_bytes)
+    storage: Any = _make_storage(_Addresses.take(out.num_bytes), DEVICE, out.num_bytes)
     _set(_CPU, tensor, storage, 0, out.size, out.stride)
     storage.value = value
     return tensor

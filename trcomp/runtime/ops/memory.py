@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import torch
 
 from trcomp.runtime import storage, views
-from trcomp.runtime.device import DEVICE, NAME
+from trcomp.runtime.device import DEVICE, NAME, check_index
 from trcomp.runtime.dispatch import Lifted, emit, implement, implements, put_back, record, write
 from trcomp.runtime.dtypes import TO_JAX, cast
 from trcomp.runtime.ir import View
@@ -82,6 +82,8 @@ def empty(
     memory_format: torch.memory_format | None = None,
 ) -> torch.Tensor:
     """A new tensor. Its elements are zero: XLA has no uninitialised memory."""
+    if device is not None:
+        check_index(device)
     if memory_format in (None, torch.contiguous_format, torch.preserve_format):
         return _allocate(tuple(size), None, dtype)
     like = torch.empty(size, device="meta", memory_format=memory_format)
@@ -99,6 +101,8 @@ def empty_strided(
     pin_memory: bool | None = None,
 ) -> torch.Tensor:
     """A new tensor with the given strides."""
+    if device is not None:
+        check_index(device)
     return _allocate(tuple(size), tuple(stride), dtype)
 
 
