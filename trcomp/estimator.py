@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -71,12 +70,12 @@ class Estimator:
         self._words: dict[str, Any] = unknown | {
             "entry_point": entry_point,
             "source_dir": source_dir,
-            "hyperparameters": copy.deepcopy(hyperparameters),
-            "environment": copy.deepcopy(environment),
+            "hyperparameters": _copied(hyperparameters),
+            "environment": _copied(environment),
             "instance_type": instance_type,
             "instance_count": instance_count,
             "compiler_config": compiler_config,
-            "distribution": copy.deepcopy(distribution),
+            "distribution": _copied(distribution),
             "output_path": output_path,
             "checkpoint_s3_uri": checkpoint_s3_uri,
             "checkpoint_local_path": checkpoint_local_path,
@@ -158,7 +157,7 @@ class Estimator:
 
     def hyperparameters(self) -> dict[str, Any]:
         """A copy of the hyperparameters."""
-        return dict(copy.deepcopy(self._words["hyperparameters"]) or {})
+        return dict(_copied(self._words["hyperparameters"]) or {})
 
     def set_hyperparameters(self, **values: Any) -> None:
         """Set some hyperparameters for the jobs to come.
@@ -167,7 +166,7 @@ class Estimator:
             SpecError: Nothing was changed.
         """
         before = self._words
-        self._words = before | {"hyperparameters": self.hyperparameters() | copy.deepcopy(values)}
+        self._words = before | {"hyperparameters": self.hyperparameters() | _copied(values)}
         try:
             self.to_spec()
         except SpecError:
@@ -209,3 +208,12 @@ def _spec_and_problems(words: dict[str, Any]) -> tuple[JobSpec, list[Problem]]:
 
 def _word(problem: Problem) -> str:
     return re.split(r"[.\[]", problem.field)[0]
+
+
+def _copied(value: Any) -> Any:
+    """A copy down to what is no container: a value of another kind is for JobSpec to refuse."""
+    if isinstance(value, Mapping):
+        return {key: _copied(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_copied(item) for item in value]
+    return value

@@ -25,6 +25,7 @@ from trcomp import (
     TrainingCompilerConfig,
 )
 from trcomp.backends import process
+from trcomp.cli import main
 
 pytestmark = pytest.mark.e2e
 
@@ -389,6 +390,50 @@ def test_a_secret_stays_off_the_disk(workplace: Path) -> None:
         if path.is_file() and secret.encode() in path.read_bytes()
     ]
     assert holders == []
+
+
+def test_the_command_line_from_run_to_report(
+    workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = """
+        import sys
+        print(sys.argv[1:], flush=True)
+        sys.exit(7)
+    """
+    estimator(workplace, script)
+    options = ["--source-dir", str(workplace / "code"), "--devices", "1", "--no-compiler"]
+    assert main(["run", "train.py", *options, "--job-name", "j", "--", "--a", "1"]) == 7
+    captured = capsys.readouterr()
+    assert "[rank 0] ['--a', '1']" in captured.out
+    assert "rank 0 on algo-1, exit code 7" in captured.err
+    assert "Next: `trcomp logs j`" in captured.err
+
+    assert main(["list"]) == 0
+    assert "Failed      process://j" in capsys.readouterr().out
+    assert main(["status", "j", "--json"]) == 0
+    status = json.loads(capsys.readouterr().out)
+    assert (status["status"], status["failure"]["exit_code"]) == ("Failed", 7)
+    assert main(["logs", "-f", "process://j"]) == 0
+    assert "[rank 0] ['--a', '1']" in capsys.readouterr().out.splitlines()
+    assert main(["report", "j", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["job"] == "process://j"
+    assert main(["stop", "j"]) == 0
+    assert "Failed" in capsys.readouterr().out
+
+
+def test_detached_run_prints_the_handle_and_stop_ends_it(
+    workplace: Path, submitted: list[Job], capsys: pytest.CaptureFixture[str]
+) -> None:
+    estimator(workplace, SLEEPER)
+    options = ["--source-dir", str(workplace / "code"), "--no-compiler", "--detach"]
+    assert main(["run", "train.py", *options]) == 0
+    handle = capsys.readouterr().out.strip()
+    job = Job.attach(handle)
+    submitted.append(job)
+    ready_pids(job, 2)
+    assert main(["stop", handle]) == 0
+    assert capsys.readouterr().out == f"{handle}  Stopped\n"
+    assert job_processes(job) == []
 
 
 def _wait_for_end(descriptor: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import pytest
@@ -125,3 +126,7 @@ def test_role_is_not_needed_and_config_is_kept(script: Path) -> None:
     config = TrainingCompilerConfig(enabled=False)
     spec = Estimator(script, role="arn:x", compiler_config=config).to_spec()
     assert spec.compiler_config == config
+
+
+def test_a_value_that_cannot_even_be_copied_is_a_problem_like_others(script: Path) -> None:
+    assert "hyperparameters['lock']" in problems_of(script, hyperparameters={"lock": Lock()})
