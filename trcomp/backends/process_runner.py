@@ -18,7 +18,6 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from trcomp import flags
@@ -26,6 +25,7 @@ from trcomp.backends import record, results
 from trcomp.backends.base import Failure, HostPlan, JobStatus, Plan
 from trcomp.backends.record import ProcessRecord
 from trcomp.contract import Paths
+from trcomp.entrypoint.processes import adopt_orphans, kill_descendants
 
 STARTED = "started"
 """The file in a host's log directory that its entrypoint makes when its workers run."""
@@ -37,7 +37,6 @@ _TICK_SECONDS = 0.05
 _MARGIN_SECONDS = 5
 """What a host gets beyond its workers' grace to write why it failed."""
 _PR_SET_PDEATHSIG = 1
-_PR_SET_CHILD_SUBREAPER = 36
 
 
 class Runner:
@@ -57,7 +56,7 @@ class Runner:
     def take_over(self) -> None:
         """Become the one process that writes the record, and be ready to be stopped."""
         # Orphans of the job come to this process, which can then end them.
-        self._libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        adopt_orphans()
         reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._selector.register(reader, selectors.EVENT_READ, None)
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
@@ -148,7 +147,7 @@ class Runner:
     def _obey_stop(self) -> None:
         if self.stop_requests == 0 or not self.running:
             return
-        if self.record.status is not JobStatus.STOPPING:
+        if self.record.status is not JobStatus.STOPPING and not self.failed:
             self._enter(JobStatus.STOPPING)
             self._signal_all(signal.SIGTERM)
             self._set_deadline()
@@ -167,10 +166,8 @@ class Runner:
     def _end_all(self) -> None:
         """End every process of the job that is left: hosts, and orphans of killed hosts."""
         self._signal_all(signal.SIGKILL)
-        while children := _children(os.getpid()):
-            for pid in children:
-                os.kill(pid, signal.SIGKILL)
-                os.waitpid(pid, 0)
+        self.running.clear()
+        kill_descendants(time.sleep)
 
     def _failure(self) -> Failure | None:
         """The earliest failure: a host may end later than one that it brought down."""
@@ -220,11 +217,6 @@ class Runner:
     def _enter(self, status: JobStatus, **changes: Any) -> None:
         self.record = self.record.entered(status, **changes)
         record.write(self.plan.directory, self.record)
-
-
-def _children(pid: int) -> list[int]:
-    text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
-    return [int(child) for child in text.split()]
 
 
 def _detached(ready: Callable[[], None], work: Callable[[], None]) -> int:
