@@ -124,7 +124,7 @@ def angle(ctx: Any, self: Any) -> Any:
     return flat if is_integral(self.dtype) else jnp.where(jnp.isnan(self), self, flat)
 
 
-@lowers("conj_physical")
+@lowers("_conj_physical")
 def conj_physical(ctx: Any, self: Any) -> Any:
     return jnp.conj(self)
 
