@@ -156,7 +156,9 @@ def _start(
     rank = variables.identity(environ).rank
     receiver, sender = multiprocessing.Pipe(duplex=False)
     process = SpawnProcess(
-        target=_run, args=(fn, tuple(args), local_rank, sender), name=_Name(f"rank-{rank}")
+        target=_run,
+        args=(fn, tuple(args), local_rank, sender, multiprocessing.get_start_method()),
+        name=_Name(f"rank-{rank}"),
     )
     streams = [os.pipe(), os.pipe()]
     try:
@@ -207,9 +209,15 @@ def _replace_environ(environ: Mapping[str, str]) -> None:
 
 
 def _run(
-    fn: Callable[..., Any], args: tuple[Any, ...], local_rank: int, sender: Connection
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    local_rank: int,
+    sender: Connection,
+    start_method: str,
 ) -> None:
     """A rank's whole life, in its own process."""
+    # A spawned process would spawn a data loader's workers too, seconds each; elsewhere they fork.
+    multiprocessing.set_start_method(start_method, force=True)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # The parent gets Ctrl-C too, and stops us.
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import itertools
 import json
+import multiprocessing
 import os
 import platform
 import resource
@@ -38,13 +39,13 @@ def cancel() -> None:
 
 def write() -> None:
     """Write `rank-<rank>.json` into the report folder."""
+    if not counters.steps and multiprocessing.parent_process() is not None:
+        return  # A loader's worker, which inherited the rank's environment.
     folder = Path(flags.REPORT_DIR.get())
     folder.mkdir(parents=True, exist_ok=True)
     summary = summarize()
     path = folder / f"rank-{summary['rank']}.json"
-    if not counters.steps and path.exists():
-        return  # A helper process that inherited the rank: its report is not the rank's.
-    draft = path.with_suffix(".partial")
+    draft = path.with_suffix(f".{os.getpid()}")
     draft.write_text(json.dumps(summary, indent=2) + "\n")
     draft.replace(path)
 
