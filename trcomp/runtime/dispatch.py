@@ -449,19 +449,20 @@ def _same_arguments(left: OpOverload, right: OpOverload) -> bool:
 
 def variants(op: OpOverload) -> list[OpOverload]:
     """The in-place and `out=` overloads that take the arguments of a functional one."""
-    base, overload = op._schema.name.split("::")[1], op._overloadname
-    found: list[OpOverload] = []
-    in_place = getattr(torch.ops.aten, base + "_", None)
-    candidate = getattr(in_place, overload, None) if in_place is not None else None
-    if isinstance(candidate, OpOverload) and _same_arguments(op, candidate):
-        found.append(candidate)
-    packet = getattr(torch.ops.aten, base)
-    for name in packet.overloads():
-        candidate = getattr(packet, name)
-        outs = [a for a in candidate._schema.arguments if a.is_out]
-        if outs and len(outs) == len(candidate._schema.returns) and _same_arguments(op, candidate):
-            found.append(candidate)
+    base = op._schema.name.split("::")[1]
+    found = [other for other in overloads(base + "_") if _same_arguments(op, other)]
+    for other in overloads(base):
+        outs = [a for a in other._schema.arguments if a.is_out]
+        if outs and len(outs) == len(other._schema.returns) and _same_arguments(op, other):
+            found.append(other)
     return found
+
+
+def overloads(base: str) -> list[OpOverload]:
+    """All overloads of an aten operator; none if there is no such operator."""
+    packet = getattr(torch.ops.aten, base, None)
+    names = packet.overloads() if packet is not None else ()
+    return [getattr(packet, name) for name in names]
 
 
 _registered: set[str] = set()

@@ -122,6 +122,21 @@ def eye(n: int, **options: Any) -> torch.Tensor:
     return eye_m(n, n, **options)
 
 
+@implements("new_empty_strided")
+def new_empty_strided(
+    self: torch.Tensor,
+    size: list[int],
+    stride: list[int],
+    *,
+    dtype: torch.dtype | None = None,
+    device: torch.device | None = None,
+    **options: Any,
+) -> torch.Tensor:
+    """A tensor of `self`'s dtype and device with the given strides."""
+    target = self.device if device is None else device
+    return torch.empty_strided(size, stride, dtype=dtype or self.dtype, device=target)
+
+
 @implements("tril_indices")
 def tril_indices(
     row: int, col: int, offset: int = 0, *, dtype: torch.dtype | None = None, **options: Any

@@ -142,9 +142,9 @@ def take(ctx: Any, self: Any, index: Any) -> Any:
 
 @lowers("put")
 def put(ctx: Any, self: Any, index: Any, source: Any, accumulate: bool = False) -> Any:
-    places = self.reshape(-1).at[index.reshape(-1)]
-    source = source.reshape(-1)
-    return (places.add(source) if accumulate else places.set(source)).reshape(self.shape)
+    values = source.reshape(-1)
+    flat = index_put(ctx, self.reshape(-1), (index.reshape(-1),), values, accumulate)
+    return flat.reshape(self.shape)
 
 
 @lowers("embedding")

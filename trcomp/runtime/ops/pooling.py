@@ -249,9 +249,8 @@ def _average(self: Any, windows: Windows, divisors: Any) -> Any:
             padded, 0.0, lax.add, lead + windows.kernel, lead + windows.stride, "VALID"
         )
         total = lax.slice(total, (0,) * total.ndim, total.shape[: len(lead)] + windows.out)
-    if is_integral(total.dtype):
-        return total // divisors
-    return total / jnp.asarray(divisors, total.dtype)
+    divisors = jnp.broadcast_to(jnp.asarray(divisors, total.dtype), total.shape)
+    return lax.div(total, divisors)
 
 
 def _register_average(rank: int) -> None:

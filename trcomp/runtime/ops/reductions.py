@@ -11,7 +11,6 @@ import jax.numpy as jnp
 from jax import lax
 
 from trcomp.runtime.dtypes import cast
-from trcomp.runtime.ops.elementwise import is_integral
 from trcomp.runtime.ops.registry import lowers
 
 
@@ -234,28 +233,23 @@ def logcumsumexp(ctx: Any, self: Any, dim: int) -> Any:
     return lax.cumlogsumexp(value, axis=dim % value.ndim) if value.ndim else value
 
 
-def _cumulative(self: Any, dim: int, wins: Callable[[Any, Any], Any]) -> tuple[Any, Any]:
+def _cumulative(self: Any, dim: int, scan: Callable[..., Any]) -> tuple[Any, Any]:
     """Running extremum and where it is; a later element wins a tie, and a NaN wins for good."""
     if not self.ndim:
         return self, jnp.zeros((), jnp.int64)
     axis = dim % self.ndim
-    index = lax.broadcasted_iota(jnp.int64, self.shape, axis)
-
-    def later(left: Any, right: Any) -> Any:
-        (value, place), (new, new_place) = left, right
-        take = wins(new, value)
-        if not is_integral(self.dtype):
-            take = jnp.isnan(new) | (take & ~jnp.isnan(value))
-        return jnp.where(take, new, value), jnp.where(take, new_place, place)
-
-    return lax.associative_scan(later, (self, index), axis=axis)
+    values = cast(self, jnp.uint8) if self.dtype == jnp.bool_ else self
+    extremum = scan(values, axis=axis)
+    here = (values == extremum) | (values != values)
+    place = lax.broadcasted_iota(jnp.int64, self.shape, axis)
+    return extremum, lax.cummax(jnp.where(here, place, 0), axis=axis)
 
 
 @lowers("cummax")
 def cummax(ctx: Any, self: Any, dim: int) -> Any:
-    return _cumulative(self, dim, jnp.greater_equal)
+    return _cumulative(self, dim, lax.cummax)
 
 
 @lowers("cummin")
 def cummin(ctx: Any, self: Any, dim: int) -> Any:
-    return _cumulative(self, dim, jnp.less_equal)
+    return _cumulative(self, dim, lax.cummin)

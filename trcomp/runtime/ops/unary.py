@@ -102,7 +102,7 @@ def round_decimals(ctx: Any, self: Any, *, decimals: int = 0) -> Any:
 
 
 @lowers("abs")
-def abs(ctx: Any, self: Any) -> Any:
+def absolute(ctx: Any, self: Any) -> Any:
     return self if self.dtype == jnp.bool_ else jnp.abs(self)
 
 
@@ -142,12 +142,6 @@ def logit_backward(ctx: Any, grad_output: Any, self: Any, eps: float | None = No
     low, high = (0.0, 1.0) if eps is None else (eps, 1.0 - eps)
     inside = (x >= low) & (x <= high)
     return jnp.where(inside, grad / (x * (1 - x)), jnp.nan if eps is None else 0)
-
-
-@lowers("polygamma")
-def polygamma(ctx: Any, n: int, self: Any) -> Any:
-    x = cast(self, ctx.opmath)
-    return FUNCTIONS["digamma"](x) if n == 0 else jax.scipy.special.polygamma(n, x)
 
 
 @lowers("mvlgamma")

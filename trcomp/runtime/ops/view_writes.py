@@ -1,4 +1,4 @@
-"""Writes through views as functions, and the backwards of views: their gradients put into zeros."""
+"""Views as functions: copies, writes through them, and their backwards, which write into zeros."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import torch
 from jax import lax
 
 from trcomp.runtime import views
+from trcomp.runtime.dispatch import implements
 from trcomp.runtime.dtypes import TO_TORCH, cast
 from trcomp.runtime.ir import View
-from trcomp.runtime.ops.registry import lowers
+from trcomp.runtime.ops.registry import find, lowers
 
 
 def _slices(ndim: int, dim: int, part: Any) -> tuple[Any, ...]:
@@ -119,3 +120,24 @@ def unfold_backward(
     flat = windows.reshape(*windows.shape[:axis], count * size, *windows.shape[axis + 2 :])
     zeros = jnp.zeros(input_sizes, grad_in.dtype)
     return zeros.at[_slices(len(input_sizes), axis, places.reshape(-1))].add(flat)
+
+
+def _register_copy(view: str, copy: str) -> None:
+    """The form of a view operator that returns a copy instead of an alias."""
+    op = find(view)
+
+    @implements(copy)
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        keywords = {name: value for name, value in kwargs.items() if name != "memory_format"}
+        made = op(*args, **keywords)
+        return made.clone() if isinstance(made, torch.Tensor) else [part.clone() for part in made]
+
+
+_VIEWS = (
+    "as_strided diagonal expand permute select.int slice.Tensor squeeze squeeze.dim squeeze.dims "
+    "t transpose.int unbind.int unfold unsqueeze view view.dtype split.Tensor"
+)
+for _name in _VIEWS.split():
+    _base, _, _overload = _name.partition(".")
+    _register_copy(_name, f"{_base}_copy.{_overload}" if _overload else f"{_base}_copy")
+_register_copy("narrow", "narrow_copy")
