@@ -108,6 +108,25 @@ def test_nprocs_that_does_not_fit_fails_the_job_with_both_numbers(
         run("seed_vit.py", 3, 1, tmp_path, monkeypatch)
 
 
+@pytest.mark.parametrize("words", [{}, {"compiler_config": TrainingCompilerConfig(enabled=False)}])
+def test_the_failing_rank_is_blamed_whoever_started_it(
+    words: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(JobFailedError) as caught:
+        run("one_rank_fails.py", 2, 1, tmp_path, monkeypatch, **words)
+    assert (caught.value.rank, caught.value.host, caught.value.exit_code) == (1, "algo-1", 1)
+    assert "ValueError: rank one is bad" in str(caught.value)
+    assert 'in run\n    raise ValueError("rank one is bad")' in caught.value.traceback
+
+
+def test_a_rank_that_the_script_started_keeps_its_exit_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(JobFailedError) as caught:
+        run("one_rank_fails.py", 2, 1, tmp_path, monkeypatch, hyperparameters={"exit": ""})
+    assert caught.value.exit_code == 7
+
+
 @pytest.mark.parametrize(
     "words",
     [{}, {"compiler_config": TrainingCompilerConfig()}],

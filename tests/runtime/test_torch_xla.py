@@ -87,6 +87,19 @@ def test_devices(xm: Any) -> None:
     assert torch_xla.runtime.device_type() in ("CPU", "CUDA")
 
 
+def test_launching_on_one_device_calls_the_function_in_place(xm: Any) -> None:
+    import torch_xla
+    import torch_xla.distributed.xla_multiprocessing as xmp
+
+    calls: list[Any] = []
+    torch_xla.launch(lambda index, word: calls.append((index, word)), args=("a",))
+    xmp.spawn(lambda index: calls.append(index), nprocs=1, join=True, daemon=False)
+    assert calls == [(0, "a"), 0]
+    assert xmp.MpSerialExecutor().run(lambda: "done") == "done"
+    model = xmp.MpModelWrapper(torch.nn.Linear(1, 1)).to(xm.xla_device())
+    assert model.weight.device.type == "xla"
+
+
 def test_alone_this_is_the_master_of_one(xm: Any, capsys: pytest.CaptureFixture[str]) -> None:
     import torch_xla.runtime as xr
 

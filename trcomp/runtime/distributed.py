@@ -50,9 +50,9 @@ def join() -> None:
         )
     # Registered after JAX's own, which waits for the other ranks, so it is called before it.
     atexit.register(_abandon_if_failed)
-    jax.config.update("jax_num_cpu_devices", 1)  # type: ignore[no-untyped-call]
+    jax.config.update("jax_num_cpu_devices", 1)
     # Its SIGTERM handler would keep a stopped worker alive.
-    jax.config.update("jax_enable_preemption_service", False)  # type: ignore[no-untyped-call]
+    jax.config.update("jax_enable_preemption_service", False)
     try:
         jax.distributed.initialize(
             coordinator,
