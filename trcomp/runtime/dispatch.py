@@ -84,6 +84,14 @@ def is_static(number: Any) -> bool:
     return type(number) is not int or not -(1 << 63) <= number < 1 << 63
 
 
+def is_default(number: Any, default: Any) -> bool:
+    """Whether a number is its argument's default, which the graph may rely on.
+
+    A float 1.0 where the default is an int 1 is not: it may be one value of a schedule.
+    """
+    return number is None or (type(number) is type(default) and bool(number == default))
+
+
 class Call:
     """One call taken apart: operands, lifted numbers, and the key that names its signature."""
 
@@ -247,7 +255,7 @@ class Recorder:
             elif kind is Kind.STATIC:
                 call.key.append(static(argument))
             elif kind is Kind.NUMBER:
-                if argument is None or argument == default:
+                if is_default(argument, default):
                     call.key.append(("=", type(argument), argument))
                 else:
                     call.number(argument)
@@ -272,7 +280,8 @@ class Recorder:
             elif kind is Kind.STATIC or argument is None:
                 filled.append(static(argument))
             elif kind is Kind.NUMBER:
-                filled.append(argument if argument == default else slots.number(argument))
+                baked = is_default(argument, default)
+                filled.append(argument if baked else slots.number(argument))
             elif kind is Kind.TENSORS:
                 filled.append(tuple(slots.tensor(tensor) for tensor in argument))
             else:
@@ -477,6 +486,11 @@ def implement(op: OpOverload, kernel: Callable[..., Any]) -> None:
         return
     _registered.add(name)
     library.impl(name, kernel, KEY)
+
+
+def registered() -> frozenset[str]:
+    """Names of the aten overloads that have a kernel on the device."""
+    return frozenset(_registered)
 
 
 def implements(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

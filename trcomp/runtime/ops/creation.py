@@ -122,6 +122,14 @@ def eye(n: int, **options: Any) -> torch.Tensor:
     return eye_m(n, n, **options)
 
 
+@implements("_efficientzerotensor")
+def zero_tensor(
+    size: list[int], *, dtype: torch.dtype | None = None, **options: Any
+) -> torch.Tensor:
+    """A gradient that is zero everywhere: an ordinary tensor here, a constant to XLA."""
+    return torch.zeros(size, dtype=dtype, device=DEVICE)
+
+
 @implements("new_empty_strided")
 def new_empty_strided(
     self: torch.Tensor,
