@@ -222,6 +222,23 @@ def test_the_death_of_a_rank_ends_its_peer(tmp_path: Path) -> None:
     assert peer.code != 0
 
 
+def test_a_rank_that_ends_early_waits_and_says_so(tmp_path: Path) -> None:
+    script = """
+    import time, torch
+    import trcomp.runtime as rt
+    from trcomp.runtime import distributed
+
+    distributed._NOTICE_SECONDS = 1
+    rt.rendezvous("start")
+    if rt.rank() == 0:
+        time.sleep(4)
+    """
+    slow, early = run_ranks(script, tmp_path)
+    assert (slow.code, early.code) == (0, 0)
+    assert early.text.count("rank 1 has ended and waits for rank 0") == 1
+    assert slow.text == ""
+
+
 def test_a_rank_among_several_that_was_told_no_meeting_place_is_an_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

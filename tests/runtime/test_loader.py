@@ -9,6 +9,7 @@ import warnings
 from collections import OrderedDict, UserDict, namedtuple
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from torch.nn.utils.rnn import pack_sequence
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 import trcomp.runtime as rt
+from tests.runtime.rank_scripts import run_ranks, run_script
 from trcomp.errors import ForkedProcessError, SpecError
 from trcomp.runtime.batches import map_tensors, num_samples
 from trcomp.runtime.metrics import counters
@@ -317,6 +319,32 @@ def test_forked_workers_start_under_a_running_runtime_without_a_word() -> None:
         warnings.simplefilter("error")
         for _ in range(2):
             assert sum(batch.sum().item() for batch in loader) == 28
+
+
+def test_a_plain_data_loader_forks_without_a_word_too(tmp_path: Path) -> None:
+    script = """
+    import torch
+    import trcomp.runtime as rt
+
+    torch.ones(2, device=rt.device()).sum().item()
+    print(len(list(torch.utils.data.DataLoader(range(4), num_workers=2))))
+    """
+    ended = run_script(script, tmp_path)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "4\n", "")
+
+
+def test_the_loader_may_be_the_first_to_use_the_device(tmp_path: Path) -> None:
+    script = """
+    import torch
+    import trcomp.runtime as rt
+
+    batches = iter(rt.DeviceLoader([torch.ones(2)] * 2))
+    total = torch.zeros(2, device=rt.device()) + next(batches)
+    print(total.tolist(), rt.world_size())
+    """
+    for ended in run_ranks(script, tmp_path):
+        assert "[1.0, 1.0] 2" in ended.text
+        assert ended.code == 0, ended.text
 
 
 def test_a_forked_worker_that_touches_the_device_gets_a_clear_error() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from trcomp.runtime.device import Process, check_fork
+from trcomp.runtime.forks import silence_warning
 from trcomp.runtime.ir import Buffer
 
 # torch's indices and labels are int64, and `.double()` means float64.
@@ -19,6 +21,8 @@ jax.config.update("jax_enable_x64", True)
 
 AXIS = "ranks"
 """Name of the mesh axis over which collectives reduce."""
+
+_starting = threading.Lock()
 
 
 def start() -> None:
@@ -29,11 +33,15 @@ def start() -> None:
     """
     if Process.started:
         return
-    check_fork()
     from trcomp.runtime import distributed
 
-    distributed.join()
-    Process.started = True
+    with _starting:  # The loader's thread may be the first to need the device, or the script.
+        if Process.started:
+            return
+        check_fork()
+        distributed.join()
+        silence_warning()
+        Process.started = True
     device()
 
 

@@ -11,6 +11,7 @@ import os
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import jax
 
@@ -28,6 +29,8 @@ _JOIN_SECONDS = 300
 _LEAVE_SECONDS = 24 * 3600
 """At a good end ranks wait for the last, which may still evaluate or save."""
 _RENDEZVOUS_SECONDS = 1800
+_NOTICE_SECONDS = 60
+"""How long a rank that has ended waits for another before it says so."""
 
 
 def join() -> None:
@@ -49,7 +52,7 @@ def join() -> None:
             "same on every rank, an address of rank 0's host.",
         )
     # Registered after JAX's own, which waits for the other ranks, so it is called before it.
-    atexit.register(_abandon_if_failed)
+    atexit.register(_leave)
     jax.config.update("jax_num_cpu_devices", 1)
     # Its SIGTERM handler would keep a stopped worker alive.
     jax.config.update("jax_enable_preemption_service", False)
@@ -85,11 +88,46 @@ def abandon() -> None:
     global_state.service = None
 
 
-def _abandon_if_failed() -> None:
-    """Python keeps an exception that ended the script; a worker has written its error file."""
+def _leave() -> None:
+    """End well with the others, or at once after a failure.
+
+    Python keeps an exception that ended the script, and a worker writes its error file.
+    """
     error_file = flags.ERROR_FILE.get()
     if hasattr(sys, "last_value") or (error_file and Path(error_file).exists()):
         abandon()
+    elif global_state.client is not None:
+        _await_peers(global_state.client)
+
+
+def _await_peers(store: Any) -> None:
+    """Wait until every rank has come to its end, and say so if one takes long.
+
+    JAX would wait in silence; ranks that make different numbers of steps wait for each other for
+    ever, one here and one in a collective.
+    """
+    store.key_value_set_bytes(f"trcomp/ended/{rank()}", b"1")
+    told = False
+    for peer in range(world_size()):
+        while not _has_ended(store, peer):
+            if not told:
+                print(
+                    f"trcomp: rank {rank()} has ended and waits for rank {peer}. If that lasts, "
+                    "the ranks made different numbers of steps: give each as many batches.",
+                    file=sys.stderr,
+                    flush=True,
+                )
+            told = True
+
+
+def _has_ended(store: Any, peer: int) -> bool:
+    try:
+        store.blocking_key_value_get_bytes(f"trcomp/ended/{peer}", _NOTICE_SECONDS * 1000)
+    except jax.errors.JaxRuntimeError as error:
+        if "DEADLINE_EXCEEDED" not in str(error):
+            raise
+        return False
+    return True
 
 
 def rank() -> int:

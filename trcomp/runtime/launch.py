@@ -101,14 +101,29 @@ def environments(topology: Topology, host_index: int) -> list[dict[str, str]]:
     }
     if topology.world_size > 1:
         ours[flags.COORDINATOR.name] = topology.coordinator
-    found = gpus.efa_devices() > 0
+    dialects = ("jax", "pjrt") if flags.ENABLED.get() else ("pjrt",)
+    efa = gpus.efa_devices() > 0
     return [
         variables.applied(
             {**os.environ, **ours},
-            variables.for_rank(topology, rank, efa=found, user=os.environ, num_cpus=os.cpu_count()),
+            variables.for_rank(
+                topology,
+                rank,
+                dialects=dialects,
+                efa=efa,
+                user=os.environ,
+                num_cpus=_num_cpus(topology),
+            ),
         )
         for rank in topology.local_ranks(host_index)
     ]
+
+
+def _num_cpus(topology: Topology) -> int:
+    """Cores this host may use; hosts that are one machine in truth share its cores."""
+    cores = len(os.sched_getaffinity(0))
+    shared = topology.master.address.startswith("127.")
+    return max(1, cores // len(topology.hosts)) if shared else cores
 
 
 def _check_count(nprocs: int | None, num_devices: int) -> None:

@@ -6,11 +6,9 @@ data loader --thread: next, move--> ready batches --for batch in loader--> the s
 from __future__ import annotations
 
 import atexit
-import contextlib
 import queue
 import threading
 import time
-import warnings
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +16,7 @@ from typing import Any
 from trcomp import flags
 from trcomp.errors import Problem, SpecError
 from trcomp.runtime.batches import num_samples
+from trcomp.runtime.forks import quiet_fork
 from trcomp.runtime.metrics import counters
 
 _JOIN_SECONDS = 10.0
@@ -143,13 +142,3 @@ class _Feed:
         self._stop.set()
         self._room.release()
         self._thread.join(_JOIN_SECONDS)
-
-
-@contextlib.contextmanager
-def quiet_fork() -> Iterator[None]:
-    """Silence JAX's warning at a fork: a forked child that touches the device gets an error."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings(
-            "ignore", r"os\.fork\(\) was called\..*JAX is multithreaded", RuntimeWarning
-        )
-        yield
