@@ -71,6 +71,8 @@ def to_host(tensor: torch.Tensor) -> torch.Tensor:
     if flat.dtype != tensor.dtype:
         flat = flat.view(tensor.dtype)
     host = torch.as_strided(flat, tensor.size(), tensor.stride(), tensor.storage_offset())
+    if tensor.is_conj() or tensor.is_neg():
+        return host.conj().resolve_conj() if tensor.is_conj() else -host
     if host.numel() == flat.numel() and storage.is_dense(tuple(host.size()), host.stride()):
         return host
     return host.clone()

@@ -71,6 +71,16 @@ def as_strided(
 _as_strided = find("as_strided")
 
 
+@implements("as_strided_")
+def as_strided_(
+    self: torch.Tensor, size: list[int], stride: list[int], storage_offset: int | None = None
+) -> torch.Tensor:
+    """Lay the tensor itself out by explicit strides over its own storage."""
+    offset = int(self.storage_offset()) if storage_offset is None else storage_offset
+    view = View(tuple(size), tuple(stride), offset, self.dtype)
+    return storage.relayout(self, self.untyped_storage(), view)
+
+
 @implements("empty.memory_format")
 def empty(
     size: list[int],
@@ -158,6 +168,10 @@ def copy_(self: torch.Tensor, src: torch.Tensor, non_blocking: bool = False) -> 
         if src.device.type == "meta":
             raise NotImplementedError("Cannot copy out of meta tensor; no data!")
         src = _upload_for(self, src)
+    if self.is_conj():
+        self.conj().copy_(src.conj())
+        return self
+    src = without_marks(src)
     if self.untyped_storage() is src.untyped_storage() and storage.view_of(self) == (
         storage.view_of(src)
     ):
@@ -235,8 +249,16 @@ def clone(self: torch.Tensor, *, memory_format: torch.memory_format | None = Non
 def _clone_as(
     self: torch.Tensor, dtype: torch.dtype, memory_format: torch.memory_format | None
 ) -> torch.Tensor:
+    self = without_marks(self)
     out = output(tuple(self.size()), dtype, storage.stride_as(self, memory_format))
     return record("trcomp::copy", (self,), [out])[0]
+
+
+def without_marks(tensor: torch.Tensor) -> torch.Tensor:
+    """The numbers that a tensor stands for: torch marks `x.conj()` and its `.imag`, unread."""
+    if tensor.is_conj():
+        return torch.ops.aten._conj_physical(tensor.conj())  # type: ignore[no-any-return]
+    return torch._neg_view(tensor).neg() if tensor.is_neg() else tensor
 
 
 @implements("_local_scalar_dense")
