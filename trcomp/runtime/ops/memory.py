@@ -257,7 +257,7 @@ def _clone_as(
 def without_marks(tensor: torch.Tensor) -> torch.Tensor:
     """The numbers that a tensor stands for: torch marks `x.conj()` and its `.imag`, unread."""
     if tensor.is_conj():
-        return torch.ops.aten._conj_physical(tensor.conj())  # type: ignore[no-any-return]
+        return torch.ops.aten._conj_physical(tensor.conj())
     return torch._neg_view(tensor).neg() if tensor.is_neg() else tensor
 
 
