@@ -31,7 +31,7 @@ class Counters:
     fallbacks: Counter[str] = field(default_factory=Counter)
     """Operators run by torch on the CPU: name -> times."""
     record_seconds: float = 0.0
-    """Host time between step barriers outside the runtime's own sync: recording and the script."""
+    """Host time between step barriers that is none of the below: the script and recording it."""
     sync_seconds: float = 0.0
     """Host time in sync: collecting the graph, its key, and starting the executable."""
     compile_seconds: float = 0.0
@@ -45,6 +45,21 @@ class Counters:
     step_marks: list[float] = field(default_factory=list)
     """`time.perf_counter()` at each step barrier."""
 
+    _elsewhere_at_mark: float = 0.0
+
+    def mark_step(self) -> None:
+        """Note a step barrier: what of the step was none of the others' time went into recording."""
+        now = time.perf_counter()
+        elsewhere = (
+            self.sync_seconds + self.compile_seconds + self.run_seconds + self.input_wait_seconds
+        )
+        if self.step_marks:
+            spent = now - self.step_marks[-1] - (elsewhere - self._elsewhere_at_mark)
+            self.record_seconds += max(spent, 0.0)
+        self._elsewhere_at_mark = elsewhere
+        self.steps += 1
+        self.step_marks.append(now)
+
     def clear(self) -> None:
         """Start again from zero."""
         for item in fields(self):
@@ -57,7 +72,8 @@ _started = time.perf_counter()
 
 def metrics() -> dict[str, Any]:
     """All counters as plain numbers, `fallbacks` as a dict of operator to count."""
-    values = {item.name: getattr(counters, item.name) for item in fields(counters)}
+    names = (item.name for item in fields(counters))
+    values = {name: getattr(counters, name) for name in names if not name.startswith("_")}
     values["fallbacks"] = dict(counters.fallbacks)
     del values["step_marks"]
     return values

@@ -11,6 +11,7 @@ import jax
 
 from trcomp.runtime import client, closures, ir
 from trcomp.runtime.compiler import Executable, arguments, compile_graph
+from trcomp.runtime.distributed import blaming_peers
 from trcomp.runtime.graph import Graph, build
 from trcomp.runtime.ir import Buffer, Value
 from trcomp.runtime.metrics import counters
@@ -31,8 +32,7 @@ def sync(wait: bool = False) -> None:
     before = counters.executions
     evaluate(donate=True)
     if counters.executions > before:
-        counters.steps += 1
-        counters.step_marks.append(time.perf_counter())
+        counters.mark_step()
     if wait:
         _wait(leave=0)
     closures.run()
@@ -63,7 +63,8 @@ def _run(graph: Graph) -> None:
         executable = _executables[graph.key] = compile_graph(graph)
     else:
         counters.cache_hits += 1
-    results = executable.run(*arguments(graph, executable.donated, executable.kept))
+    with blaming_peers():
+        results = executable.run(*arguments(graph, executable.donated, executable.kept))
     counters.executions += 1
     counters.donated_buffers += len(executable.donated)
     *arrays, finished = results
@@ -83,8 +84,9 @@ def _settle(value: Value, array: jax.Array, collective: bool) -> None:
 def _wait(leave: int) -> None:
     """Wait for the oldest executables until at most `leave` are running."""
     start = time.perf_counter()
-    while len(_in_flight) > leave:
-        _in_flight.popleft().block_until_ready()
+    with blaming_peers():
+        while len(_in_flight) > leave:
+            _in_flight.popleft().block_until_ready()
     counters.run_seconds += time.perf_counter() - start
 
 

@@ -1,0 +1,254 @@
+"""What a sync compiles, reuses, donates and counts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import trcomp.runtime as rt
+from trcomp.runtime.graph import build
+from trcomp.runtime.ir import restore_pending, take_pending
+from trcomp.runtime.metrics import counters
+
+pytestmark = pytest.mark.runtime
+DEVICE = "xla"
+
+
+@pytest.fixture(autouse=True)
+def nothing_pending() -> None:
+    rt.sync(wait=True)
+
+
+class Delta:
+    """How much each counter has grown."""
+
+    def __init__(self) -> None:
+        self._before = rt.metrics()
+
+    def __getattr__(self, name: str) -> Any:
+        return rt.metrics()[name] - self._before[name]
+
+
+def _model() -> tuple[torch.nn.Module, torch.Tensor, torch.Tensor]:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Linear(8, 3)).to(
+        DEVICE
+    )
+    return model, torch.randn(4, 6).to(DEVICE), torch.tensor([0, 1, 2, 1]).to(DEVICE)
+
+
+def _step(
+    model: torch.nn.Module, optimizer: torch.optim.Optimizer, x: torch.Tensor, y: torch.Tensor
+) -> torch.Tensor:
+    optimizer.zero_grad()
+    loss = torch.nn.functional.cross_entropy(model(x), y)
+    loss.backward()
+    optimizer.step()
+    return loss.detach()
+
+
+@pytest.mark.parametrize("foreach", [True, False])
+@pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW"])
+def test_a_changing_learning_rate_compiles_nothing(name: str, foreach: bool) -> None:
+    model, x, y = _model()
+    optimizer = getattr(torch.optim, name)(model.parameters(), lr=0.1, foreach=foreach)
+    delta = Delta()
+    for i, lr in enumerate([0.1, 0.05, 0.0, 1.0, 0.7, 1e-8, 0.0, 1.0, 0.3]):
+        optimizer.param_groups[0]["lr"] = lr
+        _step(model, optimizer, x, y)
+        rt.sync()
+        if i == 1:
+            warm = delta.compiles
+    assert delta.compiles == warm <= 2
+    assert delta.cache_hits >= 7
+    assert delta.early_syncs == 0
+
+
+def test_two_scalars_that_coincide_compile_nothing() -> None:
+    x = torch.ones(3, device=DEVICE)
+    rt.sync()
+    (x * 0.5 + 0.25).add_(1.0)
+    for left, right in [(0.5, 0.25), (0.5, 0.5), (1.0, 1.0), (0.0, 1.0)]:
+        made = x * left + right
+        rt.sync()
+        assert made.tolist() == [left + right] * 3
+    delta = Delta()
+    made = x * 7.0 + 7.0
+    rt.sync()
+    assert delta.compiles == 0
+    assert made.tolist() == [14.0] * 3
+
+
+def test_a_step_donates_what_it_replaces_and_a_read_does_not() -> None:
+    model, x, y = _model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for _ in range(2):
+        _step(model, optimizer, x, y)
+        rt.sync()
+    delta = Delta()
+    _step(model, optimizer, x, y)
+    rt.sync()
+    assert delta.donated_buffers >= 8  # four parameters and four momenta
+    before = [p.detach().clone() for p in model.parameters()]
+    delta = Delta()
+    loss = _step(model, optimizer, x, y)
+    assert loss.item() > 0
+    assert delta.early_syncs == 1
+    assert delta.donated_buffers == 0
+    assert all(bool(torch.isfinite(p).all()) for p in before)
+
+
+def test_a_tensor_kept_from_before_a_step_keeps_its_value() -> None:
+    model, x, y = _model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    weight = model[0].weight  # type: ignore[index]
+    kept, alias = weight.detach().clone(), weight.detach()
+    first = weight.tolist()
+    for _ in range(3):
+        _step(model, optimizer, x, y)
+        rt.sync()
+    assert kept.tolist() == first
+    assert alias.tolist() == weight.tolist() != first
+
+
+def test_outputs_that_are_inputs_get_buffers_of_their_own() -> None:
+    x = torch.arange(4.0).to(DEVICE)
+    y = x.clone()
+    z = y.clone()
+    rt.sync()
+    y.add_(1)
+    rt.sync()
+    z.mul_(2)
+    rt.sync()
+    assert (x.tolist(), y.tolist(), z.tolist()) == (
+        [0, 1, 2, 3],
+        [1, 2, 3, 4],
+        [0, 2, 4, 6],
+    )
+
+
+@pytest.mark.parametrize("swap", [False, True])
+def test_graphs_that_differ_only_in_how_operands_are_wired_do_not_collide(swap: bool) -> None:
+    t = [torch.tensor([float(n)], device=DEVICE) for n in (2, 3, 5)]
+    rt.sync()
+    a, b = (t[2], t[1]) if swap else (t[1], t[2])
+    made = t[0] * a + b
+    for tensor in t:
+        tensor.add_(0)
+    rt.sync()
+    assert made.item() == (2 * 5 + 3 if swap else 2 * 3 + 5)
+
+
+def test_the_output_of_a_node_is_part_of_the_key() -> None:
+    x = torch.tensor([[3.0, 1.0, 2.0]], device=DEVICE)
+    rt.sync()
+    values = x.max(1).values
+    rt.sync()
+    indices = x.max(1).indices
+    rt.sync()
+    assert (values.item(), indices.item()) == (3.0, 0)
+
+
+def test_dead_results_are_not_computed() -> None:
+    x = torch.ones(3, device=DEVICE)
+    rt.sync()
+    delta = Delta()
+    for _ in range(10):
+        x * 2
+    rt.sync()
+    assert delta.executions == 0
+    assert delta.recorded_nodes == 10
+
+
+def test_a_graph_prints_as_text() -> None:
+    x = torch.ones(2, 3, device=DEVICE)
+    rt.sync()
+    y = (x @ x.t()).relu()
+    values = take_pending()
+    text = str(build(values, donate=True))
+    restore_pending(values)
+    assert text.splitlines() == [
+        "in0: ((2, 3), dtype('float32'))",
+        "%0 = mm -> float32[2, 2] (in0, in0)",
+        "%1 = relu -> float32[2, 2] (%0.0)",
+        "return %1.0",
+    ]
+    assert y.tolist() == [[3, 3], [3, 3]]
+
+
+def test_a_failed_sync_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    from trcomp.runtime import sync
+
+    x = torch.ones(3, device=DEVICE) * 41
+
+    def broken(graph: object) -> None:
+        raise MemoryError("no")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sync, "_run", broken)
+        with pytest.raises(MemoryError):
+            rt.sync()
+    assert (x + 1).tolist() == [42.0] * 3
+
+
+def test_metrics_are_plain_and_cumulative() -> None:
+    before = rt.metrics()
+    (torch.ones(5, device=DEVICE) + 1).tolist()
+    after = rt.metrics()
+    assert {
+        "compiles",
+        "cache_hits",
+        "executions",
+        "recorded_nodes",
+        "early_syncs",
+        "fallbacks",
+        "record_seconds",
+        "compile_seconds",
+        "run_seconds",
+        "input_wait_seconds",
+    } <= after.keys()
+    assert after["early_syncs"] == before["early_syncs"] + 1
+    assert all(after[k] >= before[k] for k in after if k != "fallbacks")
+    assert "early_syncs" in rt.metrics_report()
+
+
+def test_recording_time_is_what_a_step_spends_outside_the_runtime() -> None:
+    import time
+
+    x = torch.ones(3, device=DEVICE)
+    rt.sync()
+    x.add_(1)
+    rt.sync()
+    before = rt.metrics()["record_seconds"]
+    time.sleep(0.2)
+    x.add_(1)
+    rt.sync()
+    assert 0.15 < rt.metrics()["record_seconds"] - before < 2
+
+
+def test_an_operator_without_a_lowering_runs_on_the_cpu_and_is_named_once(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    counters.fallbacks.pop("igamma", None)
+    x = torch.tensor([1.0, 2.0])
+    for _ in range(2):
+        made = torch.igamma(x.to(DEVICE), x.to(DEVICE))
+        torch.testing.assert_close(made.cpu(), torch.igamma(x, x))
+    assert rt.metrics()["fallbacks"]["igamma"] == 2
+    assert capfd.readouterr().err.count("igamma") == 1
+
+
+def test_no_parameter_is_left_behind_after_many_steps() -> None:
+    import jax
+
+    model, x, y = _model()
+    optimizer = torch.optim.Adam(model.parameters())
+    counts = []
+    for i in range(30):
+        _step(model, optimizer, x, y)
+        rt.sync(wait=True)
+        if i > 2:
+            counts.append(len(jax.live_arrays()))
+    assert len(set(counts)) == 1
