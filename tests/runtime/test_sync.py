@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -179,18 +180,25 @@ def test_a_graph_prints_as_text() -> None:
 
 
 def test_a_failed_sync_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    from trcomp.runtime import sync
-
     x = torch.ones(3, device=DEVICE) * 41
 
     def broken(graph: object) -> None:
         raise MemoryError("no")
 
     with monkeypatch.context() as patch:
-        patch.setattr(sync, "_run", broken)
+        patch.setattr(import_module("trcomp.runtime.sync"), "_run", broken)
         with pytest.raises(MemoryError):
             rt.sync()
     assert (x + 1).tolist() == [42.0] * 3
+
+
+def test_synchronize_computes_and_waits() -> None:
+    x = torch.ones(3, device=DEVICE) + 1
+    delta = Delta()
+    torch.xla.synchronize()  # type: ignore[attr-defined]
+    assert delta.executions == 1
+    assert x.tolist() == [2.0] * 3
+    assert delta.executions == 1
 
 
 def test_metrics_are_plain_and_cumulative() -> None:

@@ -48,7 +48,7 @@ class Counters:
     _elsewhere_at_mark: float = 0.0
 
     def mark_step(self) -> None:
-        """Note a step barrier: what of the step was none of the others' time went into recording."""
+        """Note a step barrier; time since the last that nothing else claims went into recording."""
         now = time.perf_counter()
         elsewhere = (
             self.sync_seconds + self.compile_seconds + self.run_seconds + self.input_wait_seconds
