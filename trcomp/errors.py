@@ -12,6 +12,7 @@ TrcompError
 │   └── JobTimeoutError        75  wait(timeout) ran out; the job goes on
 ├── DeviceError (RuntimeError) 70  the xla device cannot do what was asked
 │   ├── ForkedProcessError         `xla` touched in a forked child of a process that uses it
+│   ├── PeerLostError              another rank ended while this one was in a collective with it
 │   └── UnsupportedError           a feature that is out of scope, by name
 ├── RankFailedError            the rank's own exit code; a rank that the script itself started
 └── InternalError              70  a defect of trcomp
@@ -162,6 +163,10 @@ class DeviceError(TrcompError, RuntimeError):
 
 class ForkedProcessError(DeviceError):
     """``xla`` was touched in a forked child of a process whose runtime had started."""
+
+
+class PeerLostError(DeviceError):
+    """Another rank ended while this one was in a collective with it. Its end is the cause."""
 
 
 class UnsupportedError(DeviceError):

@@ -119,6 +119,15 @@ def test_the_failing_rank_is_blamed_whoever_started_it(
     assert 'in run\n    raise ValueError("rank one is bad")' in caught.value.traceback
 
 
+@pytest.mark.parametrize("words", [{}, {"compiler_config": TrainingCompilerConfig()}])
+def test_a_killed_rank_is_blamed_and_not_the_peer_that_lost_it(
+    words: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(JobFailedError, match="SIGKILL") as caught:
+        run("one_rank_dies.py", 2, 1, tmp_path, monkeypatch, **words)
+    assert (caught.value.exit_code, caught.value.rank) == (137, 1)
+
+
 def test_a_rank_that_the_script_started_keeps_its_exit_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -190,7 +190,7 @@ def test_an_exception_that_cannot_travel_is_still_told(tmp_path: Path) -> None:
     ("body", "code", "told"),
     [
         ("sys.exit(3)", 3, ""),
-        ("os.kill(os.getpid(), 9)", 1, "rank 0 was killed by SIGKILL"),
+        ("os.kill(os.getpid(), 9)", 137, "rank 0 was killed by SIGKILL"),
     ],
 )
 def test_exit_codes_and_signals_of_a_rank(tmp_path: Path, body: str, code: int, told: str) -> None:

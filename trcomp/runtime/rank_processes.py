@@ -101,8 +101,9 @@ class RankProcesses:
         """Wait for all ranks; the first failure stops the others.
 
         Raises:
-            SystemExit: The rank called `sys.exit` with this code, or this process got SIGTERM.
-            RankFailedError: A signal killed the rank, or its exception cannot be sent.
+            SystemExit: The rank called `sys.exit` with this code, a signal killed it (128 +
+                signal), or this process got SIGTERM.
+            RankFailedError: The rank's exception cannot be sent here.
             Exception: What the rank's function raised, with the rank's traceback as its cause.
         """
         with _exit_on_sigterm():
@@ -220,28 +221,28 @@ def _run(
     multiprocessing.set_start_method(start_method, force=True)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # The parent gets Ctrl-C too, and stops us.
+    rank = variables.identity(os.environ).rank
     try:
         fn(local_rank, *args)
     except SystemExit as error:
         if error.code not in (None, 0):
-            _report(error)
+            _report(error, rank)
         raise
     except Exception as error:
         error = error.with_traceback(_below(error))
         text = "".join(traceback.format_exception(error))
         print(text, end="", file=sys.stderr, flush=True)
-        _report(error)
+        _report(error, rank)
         sender.send(_failure(error, text))
         raise SystemExit(1) from error
 
 
-def _report(error: BaseException) -> None:
-    """Say why this rank failed where the entrypoint looks; the first rank to fail is heard."""
+def _report(error: BaseException, rank: int) -> None:
+    """Say why a rank failed where the entrypoint looks; the first rank to fail is heard."""
     # As Python does when an exception ends a script: what runs at exit can tell failure by it.
     sys.last_value = error
     path = flags.ERROR_FILE.get()
     if path:
-        rank = variables.identity(os.environ).rank
         error_file.write(Path(path), error, rank=rank, host=report.host_name())
 
 
@@ -274,9 +275,12 @@ def _raise(failed: _Started, failures: list[tuple[Failure, int]]) -> None:
     if code > 0:
         raise SystemExit(code)
     name = signal.Signals(-code).name
-    raise RankFailedError(
+    error = RankFailedError(
         f"rank {failed.rank} was killed by {name}.", rank=failed.rank, exit_code=128 - code
     )
+    print(f"trcomp: {error}", file=sys.stderr, flush=True)
+    _report(error, failed.rank)
+    raise SystemExit(error.exit_code) from error
 
 
 @contextlib.contextmanager

@@ -11,6 +11,7 @@ import torch
 
 from trcomp.runtime import client, storage
 from trcomp.runtime.device import check_fork, check_index
+from trcomp.runtime.distributed import blaming_peers
 from trcomp.runtime.dtypes import TO_JAX
 from trcomp.runtime.ir import Value
 from trcomp.runtime.metrics import counters
@@ -57,7 +58,8 @@ def to_device(
 def download(array: jax.Array, dtype: torch.dtype) -> torch.Tensor:
     """A device array's elements on the host, flat, row-major, private to the caller."""
     start = time.perf_counter()
-    host = np.array(array).reshape(-1)
+    with blaming_peers():
+        host = np.array(array).reshape(-1)
     counters.run_seconds += time.perf_counter() - start
     if host.dtype == jnp.bfloat16:
         return torch.from_numpy(host.view(np.int16)).view(torch.bfloat16)
