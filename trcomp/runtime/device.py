@@ -149,9 +149,6 @@ def _register() -> torch.device:
     # The client copies from any host memory, so there is nothing to pin; torch's own would ask the
     # device for an allocator.
     setattr(torch.Tensor, "pin_memory", lambda tensor, device=None: tensor)  # noqa: B010
-    # `module.to("xla")` then swaps tensors in place: tied weights stay tied, and an optimizer made
-    # before the move goes on training the same parameters.
-    torch.__future__.set_swap_module_params_on_conversion(True)
     # Backward runs on the calling thread: recording is not thread-safe, and the engine's device
     # thread costs 17 us a call.
     torch.autograd.set_multithreading_enabled(False)

@@ -1,6 +1,6 @@
 """The operators of the device, in families; importing this registers them all."""
 
-from trcomp.runtime import amp, fallback, serialization
+from trcomp.runtime import amp, fallback, modules, serialization
 from trcomp.runtime.dispatch import register_rules
 from trcomp.runtime.ops import (
     activations,
@@ -58,4 +58,5 @@ __all__ = [
 register_rules()
 fallback.register()
 amp.register()
+modules.register()
 serialization.register()

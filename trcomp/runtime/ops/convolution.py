@@ -1,8 +1,8 @@
 """Convolution, in the forms that XLA runs well on each platform.
 
 On GPUs XLA's own convolution goes to cuDNN. On the CPU it is up to 80 times slower than torch where
-the result is no larger than the kernel, and slow with one filter per channel; those, 1x1 kernels and
-patch embeddings are laid out as patches there and multiplied as matrices.
+the result is no larger than the kernel, and slow with one filter per channel; those, kernels of one
+element and patch embeddings are laid out as patches there and multiplied as matrices.
 """
 
 from __future__ import annotations
