@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -177,6 +178,17 @@ def test_a_graph_prints_as_text() -> None:
         "return %1.0",
     ]
     assert y.tolist() == [[3, 3], [3, 3]]
+
+
+def test_debug_writes_each_compiled_graph(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TRCOMP_DEBUG", "1")
+    monkeypatch.setenv("TRCOMP_REPORT_DIR", str(tmp_path / "trcomp"))
+    (torch.ones(3, 7, device=DEVICE) @ torch.ones(7, 5, device=DEVICE)).tolist()
+    written = {path.name.split(".", 1)[1]: path.read_text() for path in tmp_path.glob("compiler/*")}
+    assert written.keys() == {"txt", "stablehlo.txt", "hlo.txt"}
+    assert "mm -> float32[3, 5]" in written["txt"]
+    assert "stablehlo.dot_general" in written["stablehlo.txt"]
+    assert "f32[3,5]" in written["hlo.txt"]
 
 
 def test_a_failed_sync_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

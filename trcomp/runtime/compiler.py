@@ -13,8 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
 
+from trcomp import flags
 from trcomp.errors import InternalError
-from trcomp.runtime import client, views
+from trcomp.runtime import client, dump, views
 from trcomp.runtime.dtypes import TO_JAX, Scalar, cast, opmath
 from trcomp.runtime.graph import Graph, Place
 from trcomp.runtime.ir import ScalarSlot, Signature, TensorSlot, View
@@ -191,8 +192,10 @@ def compile_graph(graph: Graph) -> Executable:
             check_vma=False,
         )
     start = time.perf_counter()
-    jitted = jax.jit(fn, donate_argnums=(0,))
-    compiled = jitted.lower(*arguments(graph, reused, kept)).compile()
+    lowered = jax.jit(fn, donate_argnums=(0,)).lower(*arguments(graph, reused, kept))
+    compiled = lowered.compile()
+    if flags.DEBUG.get():
+        dump.write(graph, counters.compiles, lowered, compiled)
     counters.compiles += 1
     counters.compile_seconds += time.perf_counter() - start
     return Executable(compiled, reused, kept, graph.collective)

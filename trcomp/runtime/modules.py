@@ -22,7 +22,7 @@ def _swap_or_set(old: torch.Tensor, new: torch.Tensor) -> None:
         DeviceError: `old` is held by a living graph, and `new` is on another kind of device.
     """
     try:
-        _swap(old, new)  # type: ignore[no-untyped-call]
+        _swap(old, new)
     except RuntimeError as error:
         if torch._has_compatible_shallow_copy_type(old, new):
             old.data = new.data
