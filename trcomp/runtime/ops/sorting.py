@@ -150,3 +150,21 @@ def bucketize(
     ctx: Any, self: Any, boundaries: Any, *, out_int32: bool = False, right: bool = False
 ) -> Any:
     return _search(ctx, boundaries, self, right, None)
+
+
+@lowers("histc")
+def histc(ctx: Any, self: Any, bins: int = 100, min: Any = 0, max: Any = 0) -> Any:
+    dtype = jnp.promote_types(ctx.opmath, jnp.float32)
+    values = cast(self, dtype).reshape(-1)
+    low, high = cast(min, dtype), cast(max, dtype)
+    if values.size:
+        # Equal ends mean those of the data.
+        given = low != high
+        low = jnp.where(given, low, jnp.min(values))
+        high = jnp.where(given, high, jnp.max(values))
+    flat = low == high
+    low, high = jnp.where(flat, low - 1, low), jnp.where(flat, high + 1, high)
+    place = jnp.floor((values - low) / (high - low) * bins).astype(jnp.int32)
+    place = jnp.where(values == high, bins - 1, place)
+    inside = (values >= low) & (values <= high)
+    return jnp.zeros(bins, dtype).at[jnp.clip(place, 0, bins - 1)].add(inside.astype(dtype))
