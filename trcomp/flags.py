@@ -92,6 +92,10 @@ JOB_ONLY = (
 HOME = Flag("TRCOMP_HOME", "", "Where job directories live; default ~/.local/share/trcomp.")
 
 # The runtime.
+EAGER = Flag(
+    "TRCOMP_EAGER", False, "1 runs each operator at once: errors at the script's own line."
+)
+CHECK = Flag("TRCOMP_CHECK", False, "1 compares each operator's results with torch's on the CPU.")
 PREFETCH = Flag("TRCOMP_PREFETCH", 2, "Batches the device loader keeps ahead of the step.")
 BUCKET_MB = Flag(
     "TRCOMP_BUCKET_MB", 32, "Size of a gradient all-reduce bucket, in MiB.", in_key=True

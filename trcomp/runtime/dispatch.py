@@ -15,6 +15,7 @@ from torch._ops import OpOverload
 from torch.utils._pytree import tree_map
 
 from trcomp.runtime import storage
+from trcomp.runtime.debugging import wrapped
 from trcomp.runtime.device import DEVICE, NAME, Process, check_fork
 from trcomp.runtime.ir import (
     Buffer,
@@ -485,7 +486,7 @@ def implement(op: OpOverload, kernel: Callable[..., Any]) -> None:
     if name in _registered:
         return
     _registered.add(name)
-    library.impl(name, kernel, KEY)
+    library.impl(name, wrapped(op, kernel), KEY)
 
 
 def registered() -> frozenset[str]:

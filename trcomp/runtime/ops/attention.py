@@ -10,10 +10,11 @@ import numpy as np
 import torch
 
 from trcomp.runtime import rng
-from trcomp.runtime.dispatch import KEY, Lifted, library, record
+from trcomp.runtime.debugging import wrapped
+from trcomp.runtime.dispatch import KEY, Lifted, implement, library, record
 from trcomp.runtime.dtypes import cast
 from trcomp.runtime.ops.philox import keep_mask
-from trcomp.runtime.ops.registry import lowers
+from trcomp.runtime.ops.registry import find, lowers
 from trcomp.runtime.storage import output
 
 _math = torch.ops.aten._scaled_dot_product_attention_math.default
@@ -243,5 +244,10 @@ def scaled_dot_product_attention(
     return _Attention.apply(query, key, value, attn_mask, is_causal, factor, dropout_p)
 
 
-library.impl("scaled_dot_product_attention", scaled_dot_product_attention, f"Autograd{KEY}")
-library.impl("scaled_dot_product_attention", scaled_dot_product_attention, KEY)
+_op = find("scaled_dot_product_attention")
+implement(_op, scaled_dot_product_attention)
+library.impl(
+    "scaled_dot_product_attention",
+    wrapped(_op, scaled_dot_product_attention),
+    f"Autograd{KEY}",
+)
