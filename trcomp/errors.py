@@ -11,6 +11,7 @@ TrcompError
 │   ├── JobStoppedError       143  the job was stopped
 │   └── JobTimeoutError        75  wait(timeout) ran out; the job goes on
 ├── DeviceError (RuntimeError) 70  the xla device cannot do what was asked
+│   ├── DeviceMemoryError          the device ran out of memory
 │   ├── ForkedProcessError         `xla` touched in a forked child of a process that uses it
 │   ├── PeerLostError              another rank ended while this one was in a collective with it
 │   └── UnsupportedError           a feature that is out of scope, by name
@@ -167,6 +168,10 @@ class ForkedProcessError(DeviceError):
 
 class PeerLostError(DeviceError):
     """Another rank ended while this one was in a collective with it. Its end is the cause."""
+
+
+class DeviceMemoryError(DeviceError, MemoryError):
+    """The device ran out of memory; the message says what the graph holds and needs."""
 
 
 class UnsupportedError(DeviceError):

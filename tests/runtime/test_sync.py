@@ -191,6 +191,21 @@ def test_debug_writes_each_compiled_graph(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert "f32[3,5]" in written["hlo.txt"]
 
 
+def test_out_of_memory_says_what_filled_it() -> None:
+    x = torch.ones(1000, device=DEVICE)
+    rt.sync()
+    huge = x.expand(10**10, 1000) + 1
+    with pytest.raises(MemoryError) as caught:
+        rt.sync(wait=True)
+    text = str(caught.value)
+    assert "cpu:0 is out of memory" in text.lower()
+    assert "The graph has 1 operations; it reads 3.9 KB" in text
+    assert "Largest results: add.Tensor float32[10000000000, 1000] (36.4 TB)" in text
+    assert "smaller batch" in text
+    del huge
+    assert x.sum().item() == 1000
+
+
 def test_a_failed_sync_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     x = torch.ones(3, device=DEVICE) * 41
 

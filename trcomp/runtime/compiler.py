@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -54,6 +54,13 @@ class Context:
         return self.sizes[0]
 
 
+class MemoryNeeds(NamedTuple):
+    """Bytes that an executable returns, and that it holds while it runs."""
+
+    returned_bytes: int
+    temporary_bytes: int
+
+
 @dataclass(frozen=True)
 class Executable:
     """A compiled graph. `run` starts it and returns its outputs, which may still be computing."""
@@ -62,6 +69,17 @@ class Executable:
     donated: tuple[int, ...]
     kept: tuple[int, ...]
     collective: bool
+    signatures: tuple[Signature, ...]
+    avals: tuple[Any, ...]
+    """Shape and dtype of each input."""
+
+    @property
+    def analysis(self) -> MemoryNeeds:
+        """What XLA says it needs, in bytes; zeros where it does not say."""
+        found = getattr(self.run, "memory_analysis", lambda: None)()
+        return MemoryNeeds(
+            getattr(found, "output_size_in_bytes", 0), getattr(found, "temp_size_in_bytes", 0)
+        )
 
 
 class _Lowering:
@@ -198,7 +216,14 @@ def compile_graph(graph: Graph) -> Executable:
         dump.write(graph, counters.compiles, lowered, compiled)
     counters.compiles += 1
     counters.compile_seconds += time.perf_counter() - start
-    return Executable(compiled, reused, kept, graph.collective)
+    return Executable(
+        compiled,
+        reused,
+        kept,
+        graph.collective,
+        signatures=tuple(node.signature for node in graph.nodes),
+        avals=tuple(leaf.aval for leaf in graph.leaves),
+    )
 
 
 def _reusable(graph: Graph) -> tuple[int, ...]:

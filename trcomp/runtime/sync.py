@@ -11,14 +11,15 @@ import jax
 
 from trcomp.runtime import client, closures, ir
 from trcomp.runtime.compiler import Executable, arguments, compile_graph
-from trcomp.runtime.distributed import blaming_peers
+from trcomp.runtime.exhaustion import explained
 from trcomp.runtime.graph import Graph, build
 from trcomp.runtime.ir import Buffer, Value
 from trcomp.runtime.metrics import counters
+from trcomp.runtime.peers import blaming_peers, check_alike
 
 _executables: dict[Hashable, Executable] = {}
 _lock = threading.RLock()
-_in_flight: deque[jax.Array] = deque()
+_in_flight: deque[tuple[jax.Array, Executable]] = deque()
 _MAX_IN_FLIGHT = 2
 """Steps the host may be ahead of the device: one to overlap, not so many that memory fills up."""
 
@@ -59,18 +60,21 @@ def evaluate(*, donate: bool = False) -> None:
 
 def _run(graph: Graph) -> None:
     executable = _executables.get(graph.key)
+    if graph.collective:
+        client.start()
+        check_alike(graph.collectives, is_new=executable is None)
     if executable is None:
         executable = _executables[graph.key] = compile_graph(graph)
     else:
         counters.cache_hits += 1
-    with blaming_peers():
+    with blaming_peers(), explained(executable):
         results = executable.run(*arguments(graph, executable.donated, executable.kept))
     counters.executions += 1
     counters.donated_buffers += len(executable.donated)
     *arrays, finished = results
     for value, array in zip(graph.values, arrays, strict=True):
         _settle(value, array, graph.collective)
-    _in_flight.append(finished)
+    _in_flight.append((finished, executable))
     _wait(leave=_MAX_IN_FLIGHT)
 
 
@@ -84,9 +88,10 @@ def _settle(value: Value, array: jax.Array, collective: bool) -> None:
 def _wait(leave: int) -> None:
     """Wait for the oldest executables until at most `leave` are running."""
     start = time.perf_counter()
-    with blaming_peers():
-        while len(_in_flight) > leave:
-            _in_flight.popleft().block_until_ready()
+    while len(_in_flight) > leave:
+        finished, executable = _in_flight.popleft()
+        with blaming_peers(), explained(executable):
+            finished.block_until_ready()
     counters.run_seconds += time.perf_counter() - start
 
 
