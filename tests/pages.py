@@ -30,8 +30,8 @@ class Block:
         language: What stands behind the opening fence.
         text: Its lines.
         excerpt: The file that its lines are from, if the comment before it names one.
-        output: The text block right behind it, which is what the code prints; "..." in it stands for
-            anything. None if there is none: what is printed does not matter then.
+        output: The text block right behind it: what the code prints, with "..." for anything.
+            None if there is none: what is printed does not matter then.
     """
 
     page: str
