@@ -58,6 +58,9 @@ def wait_for(processes: list[subprocess.Popen[str]]) -> list[Ended]:
     finally:
         for process in processes:
             process.kill()
+            process.wait()
+            if process.stdout is not None:
+                process.stdout.close()
     return [Ended(p.returncode, text) for p, text in zip(processes, texts, strict=True)]
 
 

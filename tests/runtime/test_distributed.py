@@ -210,6 +210,24 @@ def test_a_rank_that_raises_ends_at_once_and_its_peer_does_not_hang(tmp_path: Pa
     assert time.monotonic() - start < 60
 
 
+def test_ranks_that_reduce_different_things_are_told_so(tmp_path: Path) -> None:
+    script = """
+    import torch
+    import trcomp.runtime as rt
+
+    first = rt.all_reduce("sum", torch.ones(3, device=rt.device()))
+    print(first.tolist(), flush=True)
+    rt.all_reduce("sum", torch.ones(2 + rt.rank(), device=rt.device())).tolist()
+    """
+    both = run_ranks(script, tmp_path)
+    for ended in both:
+        assert "[2.0, 2.0, 2.0]" in ended.text
+        assert ended.code == 1
+    told = [ended for ended in both if "differ in collective 1" in ended.text]
+    assert told
+    assert "float32[2]" in told[0].text and "float32[3]" in told[0].text
+
+
 @pytest.mark.slow
 def test_the_death_of_a_rank_ends_its_peer(tmp_path: Path) -> None:
     processes = start_ranks(FAILS.format(how="sys.stdin.read()"), tmp_path, 2)

@@ -6,14 +6,10 @@ What is not tensors travels over JAX's coordination service, which the host of r
 from __future__ import annotations
 
 import atexit
-import contextlib
 import ctypes
 import os
-import re
 import sys
-import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +20,7 @@ from jax._src.distributed import global_state
 
 from trcomp import flags
 from trcomp.env import variables
-from trcomp.errors import DeviceError, PeerLostError
+from trcomp.errors import DeviceError
 
 _HEARTBEAT_SECONDS = 10
 """A rank that is silent so long is dead: its peers end instead of waiting in a collective."""
@@ -33,11 +29,6 @@ _JOIN_SECONDS = 300
 _LEAVE_SECONDS = 24 * 3600
 """At a good end ranks wait for the last, which may still evaluate or save."""
 _RENDEZVOUS_SECONDS = 1800
-_BLAME_SECONDS = 5
-_BROKEN_CONNECTION = re.compile(
-    r"[Cc]onnection (closed|reset) by peer|Broken pipe|remote process exited"
-)
-"""In the words of gloo, of the kernel and of NCCL."""
 _NOTICE_SECONDS = 60
 """How long a rank that has ended waits for another before it says so."""
 
@@ -95,28 +86,6 @@ def abandon() -> None:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(held))
     global_state.client = None
     global_state.service = None
-
-
-@contextlib.contextmanager
-def blaming_peers() -> Iterator[None]:
-    """Tell the loss of a peer apart from a failure of this rank's own.
-
-    It waits a moment before it raises: a peer that was killed left no word of its own, and whoever
-    started the ranks should see it end first and blame it.
-
-    Raises:
-        PeerLostError: A collective failed because its connection broke.
-    """
-    try:
-        yield
-    except jax.errors.JaxRuntimeError as error:
-        if world_size() == 1 or not _BROKEN_CONNECTION.search(str(error)):
-            raise
-        time.sleep(_BLAME_SECONDS)
-        raise PeerLostError(
-            f"Rank {rank()} lost another rank, which ended during a collective.",
-            "See the logs of the other ranks: one of them failed first, or was killed.",
-        ) from error
 
 
 def _leave() -> None:

@@ -38,6 +38,10 @@ class Graph:
     collective: bool
     key: Hashable
 
+    def collectives(self) -> list[str]:
+        """Its collectives in order, each as text: what must be the same on every rank."""
+        return [repr(node.signature) for node in self.nodes if node.signature.rule.collective]
+
     def __str__(self) -> str:
         lines = []
         for i, leaf in enumerate(self.leaves):

@@ -11,10 +11,10 @@ import torch
 
 from trcomp.runtime import client, storage
 from trcomp.runtime.device import check_fork, check_index
-from trcomp.runtime.distributed import blaming_peers
 from trcomp.runtime.dtypes import TO_JAX
 from trcomp.runtime.ir import Value
 from trcomp.runtime.metrics import counters
+from trcomp.runtime.peers import blaming_peers
 from trcomp.runtime.storage import output, value_of
 from trcomp.runtime.sync import fetch
 
