@@ -11,6 +11,7 @@ import pytest
 from tests import pages
 from trcomp import Estimator
 from trcomp.cli import cli
+from trcomp.follow import report_rows
 
 ROOT = pages.ROOT
 PROGRAMS = pages.programs(need=None)
@@ -73,7 +74,12 @@ def test_links_lead_somewhere(page: Path) -> None:
     assert broken == []
 
 
-def test_every_page_is_reachable_from_the_readme() -> None:
-    linked = {target for target, _ in _LINK.findall((ROOT / "README.md").read_text())}
-    pages_of_docs = {page.relative_to(ROOT).as_posix() for page in (ROOT / "docs").glob("*.md")}
-    assert pages_of_docs <= linked
+def test_the_demo_shown_ends_with_the_rows_that_a_job_ends_with() -> None:
+    shown = next(
+        block.text for block in pages.blocks(ROOT / "README.md") if "Preparing" in block.text
+    )
+    labels = re.findall(r"^(\w.*?)  +\S", shown.partition("\n\n")[2], re.MULTILINE)
+    keys = ["num_ranks", "steps", "compiles", "steady_step_seconds", "first_step_seconds"]
+    totals = dict.fromkeys([*keys, "samples_per_second", "input_wait_seconds"], 1)
+    rows = [label for label, _ in report_rows(totals)]
+    assert labels == [*rows, "model", "output", "report", "job"]
