@@ -6,6 +6,7 @@ Pure Python on `torch._C._acc`, which PyTorch has since 2.10.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -49,6 +50,9 @@ def check_fork() -> None:
 
 class XlaModule(backend_registration._DummyBackendModule):
     """`torch.xla`: what torch calls for a device module, in the words of `torch.cuda`."""
+
+    _initialized = True
+    """`torch.utils.checkpoint` keeps the random state of a device module that says so."""
 
     @staticmethod
     def is_available() -> bool:
@@ -101,6 +105,18 @@ class XlaModule(backend_registration._DummyBackendModule):
     manual_seed = manual_seed_all
 
     @staticmethod
+    def seed_all() -> None:
+        """Seed the device's random stream with a number that the system draws."""
+        rng.manual_seed(int.from_bytes(os.urandom(8), "little"))
+
+    seed = seed_all
+
+    @staticmethod
+    def initial_seed() -> int:
+        """The seed that the device's random stream started from."""
+        return rng.initial_seed()
+
+    @staticmethod
     def get_rng_state(device: Any = None) -> torch.Tensor:
         """The random stream's state as a byte tensor, shape (16,)."""
         return rng.get_state()
@@ -109,6 +125,17 @@ class XlaModule(backend_registration._DummyBackendModule):
     def set_rng_state(new_state: torch.Tensor, device: Any = None) -> None:
         """Go back to a state that `get_rng_state` returned."""
         rng.set_state(new_state)
+
+    @staticmethod
+    def get_rng_state_all() -> list[torch.Tensor]:
+        """The random stream's state, one per device of this process."""
+        return [rng.get_state()]
+
+    @staticmethod
+    def set_rng_state_all(new_states: Sequence[torch.Tensor]) -> None:
+        """Go back to what `get_rng_state_all` returned."""
+        (state,) = new_states
+        rng.set_state(state)
 
     @staticmethod
     def synchronize(device: Any = None) -> None:

@@ -26,6 +26,11 @@ def manual_seed(seed: int) -> None:
     _Stream.position = 0
 
 
+def initial_seed() -> int:
+    """The seed that the stream started from, in [0, 2**64)."""
+    return _Stream.seed
+
+
 def _mix(word: int) -> int:
     """SplitMix64's finalizer: a bijection on 64 bits that takes near inputs far apart."""
     word = (word + 0x9E3779B97F4A7C15) & _MASK
