@@ -38,6 +38,7 @@ def itemsize(dtype: torch.dtype) -> int:
     return dtype.itemsize
 
 
+@lru_cache(maxsize=1 << 16)
 def output(
     size: tuple[int, ...], dtype: torch.dtype, stride: tuple[int, ...] | None = None
 ) -> Output:
