@@ -7,7 +7,7 @@ seen by every view, `detach`, `Parameter` and saved activation, as memory is on 
 from __future__ import annotations
 
 import math
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, cast
 
 import torch
