@@ -1,6 +1,16 @@
 """The operators of the device, in families; importing this registers them all."""
 
-from trcomp.runtime import amp, fallback, modules, serialization
+from trcomp.runtime import (
+    amp,
+    exchange,
+    fallback,
+    generators,
+    grad_scaler,
+    layouts,
+    modules,
+    recompute,
+    serialization,
+)
 from trcomp.runtime.dispatch import register_rules
 from trcomp.runtime.ops import (
     activations,
@@ -11,6 +21,7 @@ from trcomp.runtime.ops import (
     creation,
     elementwise,
     foreach,
+    grouped,
     indexing,
     losses,
     matmul,
@@ -21,6 +32,7 @@ from trcomp.runtime.ops import (
     random,
     reductions,
     resizing,
+    scaling,
     scattering,
     shaping,
     sorting,
@@ -37,6 +49,7 @@ __all__ = [
     "creation",
     "elementwise",
     "foreach",
+    "grouped",
     "indexing",
     "losses",
     "matmul",
@@ -47,6 +60,7 @@ __all__ = [
     "random",
     "reductions",
     "resizing",
+    "scaling",
     "scattering",
     "shaping",
     "sorting",
@@ -58,5 +72,10 @@ __all__ = [
 register_rules()
 fallback.register()
 amp.register()
+exchange.register()
+generators.register()
+grad_scaler.register()
+layouts.register()
 modules.register()
+recompute.register()
 serialization.register()
