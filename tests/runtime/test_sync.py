@@ -219,6 +219,18 @@ def test_a_failed_sync_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (x + 1).tolist() == [42.0] * 3
 
 
+def test_a_step_that_reads_its_loss_is_a_step() -> None:
+    model, x, y = _model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    rt.sync()
+    delta = Delta()
+    for _ in range(3):
+        assert _step(model, optimizer, x, y).item() > 0
+        rt.sync()
+        rt.sync()
+    assert delta.steps == 3
+
+
 def test_synchronize_computes_and_waits() -> None:
     x = torch.ones(3, device=DEVICE) + 1
     delta = Delta()

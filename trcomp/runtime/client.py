@@ -57,6 +57,11 @@ def platform() -> str:
     return "gpu" if device().platform in ("gpu", "cuda", "rocm") else "cpu"
 
 
+def rank() -> int:
+    """This process among the job's."""
+    return jax.process_index() if Process.started else 0
+
+
 def num_ranks() -> int:
     """Processes in the job."""
     return jax.process_count() if Process.started else 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
@@ -210,12 +211,15 @@ def compile_graph(graph: Graph) -> Executable:
             check_vma=False,
         )
     start = time.perf_counter()
+    tell(f"compiling a graph of {len(graph.nodes)} operations", graph)
     lowered = jax.jit(fn, donate_argnums=(0,)).lower(*arguments(graph, reused, kept))
     compiled = lowered.compile()
     if flags.DEBUG.get():
         dump.write(graph, counters.compiles, lowered, compiled)
     counters.compiles += 1
-    counters.compile_seconds += time.perf_counter() - start
+    seconds = time.perf_counter() - start
+    counters.compile_seconds += seconds
+    tell(f"compiled in {seconds:.1f} s", graph)
     return Executable(
         compiled,
         reused,
@@ -224,6 +228,16 @@ def compile_graph(graph: Graph) -> Executable:
         signatures=tuple(node.signature for node in graph.nodes),
         avals=tuple(leaf.aval for leaf in graph.leaves),
     )
+
+
+_TOLD_FROM = 50
+"""Operations from which a compile takes long enough to be announced."""
+
+
+def tell(message: str, graph: Graph) -> None:
+    """Say on stderr what a job waits for; from one rank, about graphs that take seconds."""
+    if flags.WORKER.get() and client.rank() == 0 and len(graph.nodes) >= _TOLD_FROM:
+        print(f"[trcomp] {message}", file=sys.stderr, flush=True)
 
 
 def _reusable(graph: Graph) -> tuple[int, ...]:

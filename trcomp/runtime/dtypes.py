@@ -11,7 +11,21 @@ import numpy as np
 import torch
 from jax import lax
 
-TO_JAX: dict[torch.dtype, np.dtype[Any]] = {
+from trcomp.errors import UnsupportedError
+
+
+class _Dtypes(dict[torch.dtype, np.dtype[Any]]):
+    def __missing__(self, dtype: torch.dtype) -> np.dtype[Any]:
+        raise UnsupportedError(
+            f"got a tensor of {dtype}; the xla device has no such numbers.",
+            f"Convert it to one of {', '.join(str(known)[6:] for known in self)}.",
+        )
+
+
+_FLOAT8 = ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz")
+
+TO_JAX = _Dtypes()
+TO_JAX |= {
     torch.bool: np.dtype("bool"),
     torch.uint8: np.dtype("uint8"),
     torch.uint16: np.dtype("uint16"),
@@ -28,6 +42,7 @@ TO_JAX: dict[torch.dtype, np.dtype[Any]] = {
     torch.complex64: np.dtype("complex64"),
     torch.complex128: np.dtype("complex128"),
 }
+TO_JAX |= {getattr(torch, name): np.dtype(getattr(jnp, name)) for name in _FLOAT8}
 TO_TORCH = {value: key for key, value in TO_JAX.items()}
 
 

@@ -46,9 +46,16 @@ class Counters:
     """`time.perf_counter()` at each step barrier."""
 
     _elsewhere_at_mark: float = 0.0
+    _executions_at_mark: int = 0
 
     def mark_step(self) -> None:
-        """Note a step barrier; time since the last that nothing else claims went into recording."""
+        """Note a step barrier, unless nothing was computed since the last one.
+
+        Time since the last that nothing else claims went into recording.
+        """
+        if self.executions == self._executions_at_mark:
+            return
+        self._executions_at_mark = self.executions
         now = time.perf_counter()
         elsewhere = (
             self.sync_seconds + self.compile_seconds + self.run_seconds + self.input_wait_seconds

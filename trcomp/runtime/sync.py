@@ -30,10 +30,8 @@ def sync(wait: bool = False) -> None:
     Args:
         wait: Whether to return only when the device has finished.
     """
-    before = counters.executions
     evaluate(donate=True)
-    if counters.executions > before:
-        counters.mark_step()
+    counters.mark_step()
     if wait:
         _wait(leave=0)
     closures.run()

@@ -5,21 +5,22 @@ from __future__ import annotations
 import time
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import torch
 
 from trcomp.runtime import client, storage
 from trcomp.runtime.device import check_fork, check_index
-from trcomp.runtime.dtypes import TO_JAX
+from trcomp.runtime.dtypes import TO_JAX, TO_TORCH
 from trcomp.runtime.ir import Value
 from trcomp.runtime.metrics import counters
 from trcomp.runtime.peers import blaming_peers
 from trcomp.runtime.storage import output, value_of
 from trcomp.runtime.sync import fetch
 
-# numpy has no bfloat16 of its own: such tensors pass as 16-bit integers with the same bytes.
-_CARRIED = {torch.bfloat16: torch.int16}
+# What numpy has no type of its own for passes as integers with the same bytes.
+_CARRIED = {torch.bfloat16: torch.int16} | {
+    dtype: torch.uint8 for dtype in TO_JAX if dtype.itemsize == 1 and dtype.is_floating_point
+}
 
 
 def upload(tensor: torch.Tensor) -> Value:
@@ -55,21 +56,23 @@ def to_device(
     return storage.wrap(upload(host), output(size, host.dtype, stride))
 
 
-def download(array: jax.Array, dtype: torch.dtype) -> torch.Tensor:
+def download(array: jax.Array) -> torch.Tensor:
     """A device array's elements on the host, flat, row-major, private to the caller."""
     start = time.perf_counter()
     with blaming_peers():
         host = np.array(array).reshape(-1)
     counters.run_seconds += time.perf_counter() - start
-    if host.dtype == jnp.bfloat16:
-        return torch.from_numpy(host.view(np.int16)).view(torch.bfloat16)
-    return torch.from_numpy(host)
+    dtype = TO_TORCH[host.dtype]
+    if dtype not in _CARRIED:
+        return torch.from_numpy(host)
+    carrier = np.int16 if dtype.itemsize == 2 else np.uint8
+    return torch.from_numpy(host.view(carrier)).view(dtype)
 
 
 def to_host(tensor: torch.Tensor) -> torch.Tensor:
     """A copy of a device tensor on the CPU, with the same size, strides and dtype."""
     check_fork()
-    flat = download(fetch(value_of(tensor)), tensor.dtype)
+    flat = download(fetch(value_of(tensor)))
     if flat.dtype != tensor.dtype:
         flat = flat.view(tensor.dtype)
     host = torch.as_strided(flat, tensor.size(), tensor.stride(), tensor.storage_offset())
