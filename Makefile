@@ -8,14 +8,16 @@ STAMP := .venv/.installed
 
 install: $(STAMP)
 
-# pip itself is asked only when what it would install has changed.
+# pip itself is asked only when what it would install has changed. An editable install in compat mode is
+# a plain entry of sys.path: a script that lies beside a clone named trcomp still imports the package.
 $(STAMP): setup.cfg pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Python 3.11 or newer is needed: make PYTHON=python3.12 ..." >&2; exit 69; }
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@echo "Installing $(TORCH), then trcomp and its tools: minutes on a first run."
 	$(BIN)/python -m pip install --quiet $(TORCH)
-	$(BIN)/python -m pip install --quiet --editable ".[runtime,examples,dev]"
+	$(BIN)/python -m pip install --quiet --config-settings editable_mode=compat \
+		--editable ".[runtime,examples,dev]"
 	@touch $@
 
 demo: $(STAMP)
@@ -38,6 +40,7 @@ bench: $(STAMP)
 
 docs: $(STAMP)
 	$(BIN)/python -m docs.generate
+	$(BIN)/python -m docs.environment
 
 clean:
 	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
