@@ -26,7 +26,8 @@ class Estimator:
     The words are copied: what is passed in is never changed, and changing it later changes nothing.
 
     Args:
-        entry_point: The script: relative to source_dir, or a path if there is no source_dir.
+        entry_point: The script, relative to source_dir. A path to a file inside source_dir is taken
+            too; without source_dir it is any path.
         source_dir: The directory of the script and all it needs. None: the script's file alone.
         instance_type: ``local_process`` runs on this machine, as plain processes.
         instance_count: Number of hosts.

@@ -99,7 +99,10 @@ class JobSpec(BaseModel):
     source_dir: str | None = None
     """Absolute. None: only the script's own file reaches the job."""
     entry_point: str
-    """The script: relative to source_dir, or an absolute path if there is no source_dir."""
+    """The script: relative to source_dir, or an absolute path if there is no source_dir.
+
+    A path from the working directory is taken too if it leads to a file inside source_dir.
+    """
     hyperparameters: dict[str, JsonValue] = {}
     """In the user's order, which is the order of the script's arguments."""
     environment: dict[str, str] = {}
@@ -180,8 +183,7 @@ class JobSpec(BaseModel):
         path = Path(value).expanduser()
         if root is None:
             return str(path.absolute())
-        inside = path.is_absolute() and path.is_relative_to(root)
-        return os.path.normpath(path.relative_to(root) if inside else path)
+        return _relative_script(path, Path(root))
 
     @field_validator("hyperparameters", mode="before")
     @classmethod
@@ -262,6 +264,15 @@ def to_uri(place: str | Path) -> str:
 def local_path(uri: str) -> Path | None:
     """The path of a ``file://`` URI; None for any other."""
     return Path(uri.removeprefix("file://")) if uri.startswith("file://") else None
+
+
+def _relative_script(script: Path, root: Path) -> str:
+    """A script relative to source_dir, where it can be; it may be given relative to it already."""
+    here, root = (Path(os.path.normpath(path.absolute())) for path in (script, root))
+    elsewhere = script.is_absolute() or (here.is_file() and not (root / script).is_file())
+    if elsewhere and here.is_relative_to(root):
+        return str(here.relative_to(root))
+    return os.path.normpath(script)
 
 
 def _checked(value: T, problems: Iterable[Problem]) -> T:

@@ -142,6 +142,17 @@ def test_a_misspelt_script_is_suggested(code: Path) -> None:
         Estimator("trian.py", code)
 
 
+def test_a_script_is_suggested_by_its_name_wherever_it_lies(code: Path) -> None:
+    (code / "deep").mkdir()
+    (code / "deep" / "evaluate.py").write_text("")
+    with pytest.raises(SpecError, match=r"Did you mean 'train\.py'"):
+        Estimator("somewhere/else/train.py", code)
+    with pytest.raises(SpecError, match=r"Did you mean 'deep/evaluate\.py'"):
+        Estimator("evaluate.py", code)
+    with pytest.raises(SpecError, match=r"Did you mean '.*/code/train\.py'"):
+        Estimator(code / "trian.py")
+
+
 def test_ignored_directories_are_named_once() -> None:
     assert {".git", "__pycache__"} <= source.IGNORED
 
@@ -149,6 +160,17 @@ def test_ignored_directories_are_named_once() -> None:
 def test_an_entry_point_inside_the_source_is_found_however_it_is_spelt(code: Path) -> None:
     for spelling in ("./train.py", code / "train.py", "sub/../train.py"):
         assert Estimator(spelling, code).to_spec().program == "train.py"
+
+
+def test_an_entry_point_may_be_a_path_from_here_into_the_source(
+    code: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(code.parent)
+    assert Estimator("code/train.py", "code").to_spec().program == "train.py"
+    # What lies in source_dir itself comes first.
+    (code / "code").mkdir()
+    (code / "code" / "train.py").write_text("")
+    assert Estimator("code/train.py", "code").to_spec().program == "code/train.py"
 
 
 @pytest.mark.parametrize(

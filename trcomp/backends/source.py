@@ -33,8 +33,11 @@ def problems(spec: JobSpec) -> list[Problem]:
     if not spec.entry_point.endswith(".py"):
         found.append(Problem("entry_point", spec.entry_point, "a Python script, *.py, is needed."))
     if spec.source_dir is None:
-        if not Path(spec.entry_point).is_file():
-            found.append(Problem("entry_point", spec.entry_point, "there is no such file."))
+        script = Path(spec.entry_point)
+        if not script.is_file():
+            near = nearest(script.name, [path.name for path in script.parent.glob("*.py")])
+            suggestion = str(script.with_name(near)) if near else None
+            found.append(Problem("entry_point", str(script), "there is no such file.", suggestion))
         return found
     root = Path(spec.source_dir)
     if not root.is_dir():
@@ -43,10 +46,9 @@ def problems(spec: JobSpec) -> list[Problem]:
         allowed = "a path inside source_dir, relative to it, is needed."
         found.append(Problem("entry_point", spec.entry_point, allowed))
     elif not (root / spec.entry_point).is_file():
-        scripts = sorted(str(path.relative_to(root)) for path in root.glob("*.py"))
-        near = nearest(spec.entry_point, scripts)
         allowed = f"there is no such file in {root}."
-        found.append(Problem("entry_point", spec.entry_point, allowed, near))
+        suggestion = _nearest_script(root, spec.entry_point)
+        found.append(Problem("entry_point", spec.entry_point, allowed, suggestion))
     return found
 
 
@@ -60,6 +62,18 @@ def plan_files(spec: JobSpec) -> tuple[FileCopy, ...]:
         return (_copy(path, path.name),)
     root = Path(spec.source_dir)
     return tuple(_copy(path, path.relative_to(root).as_posix()) for path in _walk(root))
+
+
+def _nearest_script(root: Path, entry_point: str) -> str | None:
+    """A script of the source that may have been meant: its path, or at least its name, is near."""
+    scripts = [path.relative_to(root) for path in _walk(root) if path.suffix == ".py"]
+    by_path = {script.as_posix(): script.as_posix() for script in scripts}
+    by_name = {script.name: script.as_posix() for script in reversed(scripts)}
+    for word, spellings in ((entry_point, by_path), (Path(entry_point).name, by_name)):
+        near = nearest(word, list(spellings))
+        if near is not None:
+            return spellings[near]
+    return None
 
 
 def _copy(path: Path, destination: str) -> FileCopy:
