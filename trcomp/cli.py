@@ -41,7 +41,7 @@ def _job_options(command: Any) -> Any:
     options = [
         click.argument("script"),
         click.argument("script_args", nargs=-1, type=click.UNPROCESSED),
-        click.option("--source-dir", help="Directory that SCRIPT is relative to; all of it goes."),
+        click.option("--source-dir", help="Directory of SCRIPT; all of it reaches the job."),
         click.option(
             "--instance-type",
             default="local_process",
@@ -71,7 +71,11 @@ def _job_options(command: Any) -> Any:
         click.option(
             "--once-per-host", is_flag=True, help="The script starts its ranks itself (xmp.spawn)."
         ),
-        click.option("--debug", is_flag=True, help="Dump graphs and log each compile."),
+        click.option(
+            "--debug",
+            is_flag=True,
+            help="Write each compiled graph into output/data/compiler, in three forms.",
+        ),
     ]
     for option in reversed(options):
         command = option(command)
@@ -340,7 +344,3 @@ def _pairs(option: str, texts: Sequence[str]) -> dict[str, str]:
     if wrong:
         raise SpecError([Problem(option, text, "NAME=VALUE is needed.") for text in wrong])
     return dict(text.split("=", 1) for text in texts)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -15,7 +15,8 @@ class TrainingCompilerConfig:
     Args:
         enabled: False starts the same workers with the same script on torch's own devices, without
             XLA: the two runs can be compared. ``bool(config)`` is this value.
-        debug: Dump every graph to ``output/data/compiler`` and log each compile.
+        debug: Write each compiled graph into ``output/data/compiler``: as text, as StableHLO and as
+            XLA optimised it. Each rank writes its own.
 
     Raises:
         SpecError: A value is not a bool.

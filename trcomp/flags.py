@@ -53,7 +53,9 @@ WORKER = Flag(
 )
 ENABLED = Flag("TRCOMP_ENABLED", True, "0 runs the script on torch's own devices, without XLA.")
 DEBUG = Flag(
-    "TRCOMP_DEBUG", False, "1 dumps graphs into output/data/compiler and logs each compile."
+    "TRCOMP_DEBUG",
+    False,
+    "1 writes each compiled graph into output/data/compiler: as text, StableHLO and optimised HLO.",
 )
 COORDINATOR = Flag(
     "TRCOMP_COORDINATOR", "", "address:port at which the ranks of a job find each other."

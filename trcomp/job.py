@@ -134,9 +134,10 @@ def raise_for_outcome(record: JobRecord) -> None:
     failure = record.failure
     if failure is None:
         return
-    who = "" if failure.rank is None else f"rank {failure.rank} on "
-    where = f" on {who}{failure.host}" if failure.host else ""
-    text = f"{record.handle} failed{where}, exit code {failure.exit_code}: {failure.message}"
+    who = "the job" if failure.host is None else failure.host
+    if failure.rank is not None:
+        who = f"rank {failure.rank} on {who}"
+    text = f"{record.handle}: {who} failed, exit code {failure.exit_code}: {failure.message}"
     # Where there is no traceback the last lines are all there is to see.
     detail = failure.traceback or "\n".join(failure.last_lines)
     raise JobFailedError(

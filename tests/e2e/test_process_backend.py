@@ -216,7 +216,7 @@ def test_a_second_stop_kills_a_worker_that_does_not_listen(
 
 def test_ctrl_c_stops_the_job_and_says_so(workplace: Path, submitted: list[Job]) -> None:
     estimator(workplace, SLEEPER)
-    command = [sys.executable, "-m", "trcomp.cli", "run", "train.py", "--job-name", "interrupted"]
+    command = [sys.executable, "-m", "trcomp", "run", "train.py", "--job-name", "interrupted"]
     client = subprocess.Popen(
         [*command, "--source-dir", str(workplace / "code")],
         stdout=subprocess.PIPE,
@@ -405,7 +405,7 @@ def test_the_command_line_from_run_to_report(
     assert main(["run", "train.py", *options, "--job-name", "j", "--", "--a", "1"]) == 7
     captured = capsys.readouterr()
     assert "[rank 0] ['--a', '1']" in captured.out
-    assert "rank 0 on algo-1, exit code 7" in captured.err
+    assert "rank 0 on algo-1 failed, exit code 7" in captured.err
     assert "Next: `trcomp logs j`" in captured.err
 
     assert main(["list"]) == 0

@@ -82,7 +82,7 @@ def test_completed_stopped_and_failed_are_distinct(job: ProcessRecord) -> None:
         ("a", "b"),
         "process://j",
     )
-    for part in ("rank 5 on algo-2", "exit code 3", "ValueError: bad", "Traceback …"):
+    for part in ("rank 5 on algo-2 failed", "exit code 3", "ValueError: bad", "Traceback …"):
         assert part in str(error)
 
 
