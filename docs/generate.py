@@ -42,21 +42,18 @@ def cli_page() -> str:
     lines = ["# Command line", "", _NOTE]
     for name, command in sorted(cli.commands.items()):
         arguments = [option for option in command.params if isinstance(option, click.Argument)]
-        names = " ".join(_argument(option) for option in arguments)
-        lines += [
-            f"## trcomp {name} [options] {names}".rstrip(),
-            "",
-            inspect.cleandoc(command.help),
-        ]
-        lines += ["", "| option | default | what it does |", "|---|---|---|"]
-        lines += [_option_row(option) for option in command.params if option not in arguments]
-        lines.append("")
+        options = [option for option in command.params if option not in arguments]
+        words = ["trcomp", name, *["[options]" for _ in options[:1]], *map(_argument, arguments)]
+        lines += [f"## {' '.join(words)}", "", inspect.cleandoc(command.help), ""]
+        if options:
+            lines += ["| option | default | what it does |", "|---|---|---|"]
+            lines += [*map(_option_row, options), ""]
     return "\n".join(lines).rstrip() + "\n"
 
 
 def _argument(argument: click.Argument) -> str:
-    name = (argument.name or "").upper()
-    return f"[-- {name}...]" if argument.nargs == -1 else name
+    name = argument.metavar or (argument.name or "").upper()
+    return name if argument.required else f"[-- {name}...]"
 
 
 def _option_row(option: click.Option) -> str:

@@ -140,9 +140,7 @@ def logs(job: str, follow: bool) -> None:
 def list_jobs(as_json: bool) -> None:
     """List the jobs of this machine, oldest first."""
     records = [
-        backends.named(backend).describe(name)
-        for backend in backends.BACKENDS
-        for name in backends.named(backend).names()
+        record for backend in backends.BACKENDS for record in backends.named(backend).records()
     ]
     if as_json:
         fields = [{"handle": record.handle, "status": record.status} for record in records]
@@ -164,6 +162,16 @@ def stop(job: str, no_wait: bool) -> None:
         with suppress(JobError):
             handle.wait()
     click.echo(f"{handle.handle}  {handle.status()}")
+
+
+@cli.command()
+@click.argument("jobs", nargs=-1, required=True, metavar="JOB...")
+def remove(jobs: Sequence[str]) -> None:
+    """Delete the directory of each JOB, which must have ended; results at --output-path stay."""
+    handles = [Job.attach(job) for job in jobs]
+    for handle in handles:
+        handle.remove()
+        click.echo(f"{handle.handle}  removed")
 
 
 @cli.command()

@@ -7,6 +7,7 @@ TrcompError
 ├── ContractError              78  the files under /opt/ml are missing or broken
 ├── JobError
 │   ├── JobNotFoundError       64  no job has that handle
+│   ├── JobRunningError        75  the job must have ended for this, and has not
 │   ├── JobFailedError         the script's own exit code
 │   ├── JobStoppedError       143  the job was stopped
 │   └── JobTimeoutError        75  wait(timeout) ran out; the job goes on
@@ -113,6 +114,12 @@ class JobNotFoundError(JobError):
     """No job has that handle."""
 
     exit_code = 64
+
+
+class JobRunningError(JobError):
+    """The job must have ended for what was asked, and has not."""
+
+    exit_code = 75
 
 
 class JobFailedError(JobError):

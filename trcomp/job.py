@@ -110,6 +110,14 @@ class Job:
         """
         self._backend.stop(self.name)
 
+    def remove(self) -> None:
+        """Delete all that is kept of the job; results at an output_path stay.
+
+        Raises:
+            JobRunningError: The job has not ended.
+        """
+        self._backend.remove(self.name)
+
     def report(self) -> dict[str, Any]:
         """What the workers measured: ``{"job", "totals", "ranks"}``, each rank as its job ended."""
         return self._backend.report(self.name)

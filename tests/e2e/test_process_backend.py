@@ -375,7 +375,7 @@ def test_results_that_cannot_be_written_fail_the_job(workplace: Path) -> None:
 def test_a_taken_name_is_refused_and_the_first_job_stays(workplace: Path) -> None:
     fitted = estimator(workplace, "print('first')")
     fitted.fit(job_name="taken", logs="None")
-    with pytest.raises(ValueError, match="holds a job of that name"):
+    with pytest.raises(ValueError, match=r"holds a job of that name(.|\n)*trcomp remove taken"):
         fitted.fit(job_name="taken")
     assert Job("taken").status() == "Completed"
 
@@ -419,6 +419,9 @@ def test_the_command_line_from_run_to_report(
     assert json.loads(capsys.readouterr().out)["job"] == "process://j"
     assert main(["stop", "j"]) == 0
     assert "Failed" in capsys.readouterr().out
+    assert main(["remove", "j"]) == 0
+    assert main(["list"]) == 0
+    assert capsys.readouterr().out == "process://j  removed\n"
 
 
 def test_detached_run_prints_the_handle_and_stop_ends_it(
@@ -431,6 +434,8 @@ def test_detached_run_prints_the_handle_and_stop_ends_it(
     job = Job.attach(handle)
     submitted.append(job)
     ready_pids(job, 2)
+    assert main(["remove", handle]) == 75
+    assert "trcomp stop" in capsys.readouterr().err
     assert main(["stop", handle]) == 0
     assert capsys.readouterr().out == f"{handle}  Stopped\n"
     assert job_processes(job) == []

@@ -74,7 +74,7 @@ def test_wrong_usage_is_64(args: list[str]) -> None:
     assert main(args) == 64
 
 
-@pytest.mark.parametrize("command", ["status", "logs", "stop", "report"])
+@pytest.mark.parametrize("command", ["status", "logs", "stop", "report", "remove"])
 def test_an_unknown_job_is_64_and_says_where_to_look(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -23,6 +23,7 @@ def test_exported_names() -> None:
         "JobError",
         "JobFailedError",
         "JobNotFoundError",
+        "JobRunningError",
         "JobSpec",
         "JobStatus",
         "JobStoppedError",
@@ -75,6 +76,7 @@ def test_commands_and_their_options() -> None:
         "status": {"job", "as_json"},
         "logs": {"job", "follow"},
         "list": {"as_json"},
+        "remove": {"jobs"},
         "stop": {"job", "no_wait"},
         "report": {"job", "as_json"},
         "env": {
@@ -110,6 +112,7 @@ def test_exit_codes() -> None:
         "InternalError": 70,
         "JobError": 70,
         "JobNotFoundError": 64,
+        "JobRunningError": 75,
         "JobStoppedError": 143,
         "JobTimeoutError": 75,
         "MissingExtraError": 69,

@@ -12,6 +12,7 @@ from trcomp import (
     Job,
     JobFailedError,
     JobNotFoundError,
+    JobRunningError,
     JobStatus,
     JobStoppedError,
     JobTimeoutError,
@@ -99,6 +100,34 @@ def test_an_ended_job_stays_so(job: ProcessRecord) -> None:
     end(job, JobStatus.COMPLETED)
     Job("j").stop()
     assert Job("j").status() == "Completed"
+
+
+def test_only_an_ended_job_is_removed_and_what_it_links_to_stays(
+    job: ProcessRecord, tmp_path: Path
+) -> None:
+    with pytest.raises(JobRunningError, match="trcomp stop j"):
+        Job("j").remove()
+    assert Job("j").status() == "Training"
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "x").touch()
+    (job.directory / "linked").symlink_to(data)
+    end(job, JobStatus.COMPLETED)
+    Job("j").remove()
+    assert not job.directory.exists()
+    assert (data / "x").exists()
+    with pytest.raises(JobNotFoundError):
+        Job("j").remove()
+
+
+def test_jobs_are_listed_oldest_first(job: ProcessRecord) -> None:
+    later = job.model_copy(update={"name": "a", "directory": job.directory.with_name("a")})
+    later.directory.mkdir()
+    record.write(
+        later.directory, later.model_copy(update={"transitions": ()}).entered(JobStatus.FAILED)
+    )
+    (job.directory.parent / "no-job").mkdir()
+    assert [found.name for found in process.records()] == ["j", "a"]
 
 
 def test_a_job_in_preparation_is_left_to_who_prepares_it(

@@ -13,12 +13,14 @@ from hypothesis import strategies as st
 from trcomp import (
     BackendUnavailableError,
     Estimator,
+    MissingExtraError,
     Plan,
     SpecError,
     TrainingCompilerConfig,
 )
-from trcomp.backends import source
-from trcomp.backends.process import host_addresses, inherited
+from trcomp.backends import process, source
+from trcomp.backends.process import inherited
+from trcomp.backends.process_plan import host_addresses
 
 
 @pytest.fixture
@@ -179,6 +181,32 @@ def test_an_entry_point_may_be_a_path_from_here_into_the_source(
 def test_flags_of_the_job_are_checked_before_it_starts(code: Path, name: str, value: str) -> None:
     with pytest.raises(SpecError, match=name):
         Estimator("train.py", code, environment={name: value})
+
+
+@pytest.mark.parametrize("missing", ["torch", "jax"])
+def test_a_job_for_xla_needs_the_packages_of_its_workers(
+    code: Path, missing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "find_spec", lambda name: None if name == missing else name)
+    fitted = Estimator("train.py", code, compiler_config=TrainingCompilerConfig())
+    with pytest.raises(
+        MissingExtraError, match=rf"'{missing}'.*\n.*pip install 'trcomp\[runtime\]'"
+    ):
+        fitted.fit()
+    assert not (code.parent / "home").exists()
+
+
+@pytest.mark.parametrize("config", [None, TrainingCompilerConfig(enabled=False)])
+def test_a_job_without_xla_needs_none_of_them(
+    code: Path, config: TrainingCompilerConfig | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def submitted(plan: Plan) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(process, "find_spec", lambda name: None)
+    monkeypatch.setattr(process, "prepare", submitted)
+    with pytest.raises(KeyboardInterrupt):
+        Estimator("train.py", code, compiler_config=config).fit(wait=False)
 
 
 def test_a_place_that_cannot_be_written_is_no_defect(

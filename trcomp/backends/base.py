@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
@@ -226,8 +227,15 @@ class Backend(Protocol):
     def report(self, name: str) -> dict[str, Any]:
         """What the job's workers measured: ``{"job", "totals", "ranks"}``."""
 
-    def names(self) -> list[str]:
-        """The jobs this backend knows, oldest first."""
+    def remove(self, name: str) -> None:
+        """Delete all that is kept of a job; results at an output_path stay.
+
+        Raises:
+            JobRunningError: The job has not ended.
+        """
+
+    def records(self) -> Sequence[JobRecord]:
+        """The records of the jobs this backend knows, oldest first."""
 
 
 def masked(values: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A local job's directory before it starts: plan, /opt/ml trees, code, inputs, checkpoints."""
+"""A local job's directory: where it lies, what is in it before the job starts, its removal."""
 
 from __future__ import annotations
 
@@ -6,8 +6,16 @@ import os
 import shutil
 from pathlib import Path
 
+from trcomp import flags
 from trcomp.backends.base import HostPlan, Plan
 from trcomp.contract import Paths, write
+from trcomp.errors import BackendUnavailableError
+
+
+def jobs_directory() -> Path:
+    """Where job directories live."""
+    home = flags.HOME.get() or "~/.local/share/trcomp"
+    return Path(home).expanduser().absolute() / "jobs"
 
 
 def prepare(plan: Plan) -> None:
@@ -29,6 +37,21 @@ def prepare(plan: Plan) -> None:
             shutil.copy2(file.source, destination)
         for link in plan.inputs:
             _link_input(link.source, paths.data(link.channel))
+
+
+def remove_tree(directory: Path) -> None:
+    """Delete a job's directory. What its links lead to, inputs and checkpoints, stays.
+
+    Raises:
+        BackendUnavailableError: Something in it cannot be deleted.
+    """
+    try:
+        shutil.rmtree(directory)
+    except OSError as error:
+        raise BackendUnavailableError(
+            f"{directory} could not be removed: {error}.",
+            "Make what is in it writable, then try again.",
+        ) from error
 
 
 def _link_checkpoints(place: Path, host: HostPlan, paths: Paths) -> None:

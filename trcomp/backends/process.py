@@ -13,7 +13,6 @@ and is the only one to write the record from then on; everyone else reads.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import signal
 import subprocess
@@ -22,13 +21,15 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from trcomp import contract, flags
-from trcomp.backends import record, results, source
-from trcomp.backends.base import Cursor, Failure, HostPlan, InputLink, JobStatus, Plan
-from trcomp.backends.directory import prepare
+from trcomp.backends import record, results
+from trcomp.backends.base import Cursor, Failure, JobStatus, Plan
+from trcomp.backends.directory import jobs_directory, prepare, remove_tree
+from trcomp.backends.process_plan import NAME, plan, problems
 from trcomp.backends.process_runner import KILL
 from trcomp.backends.record import ProcessRecord
 from trcomp.env import variables
@@ -36,68 +37,27 @@ from trcomp.errors import (
     BackendUnavailableError,
     InternalError,
     JobNotFoundError,
+    JobRunningError,
+    MissingExtraError,
     Problem,
     SpecError,
 )
-from trcomp.spec import JobSpec, local_path
+from trcomp.spec import JobSpec
 
-NAME = "process"
-_OWN_VARIABLES = (
-    "SAGEMAKER_BASE_DIR",
-    "TRAINING_JOB_NAME",
-    flags.HOST_ADDRESSES.name,
-    flags.LOG_DIR.name,
-)
+__all__ = [
+    "describe",
+    "plan",
+    "problems",
+    "read_logs",
+    "records",
+    "remove",
+    "report",
+    "stop",
+    "submit",
+]
+
 _ANSWER_SECONDS = 10
 _CHUNK_BYTES = 1 << 20
-
-
-def problems(spec: JobSpec) -> list[Problem]:
-    """What this backend cannot do of a spec."""
-    found = source.problems(spec)
-    places = {"output_path": spec.output_path, "checkpoint_s3_uri": spec.checkpoint_s3_uri}
-    places |= {f"inputs[{item.channel!r}]": item.uri for item in spec.inputs}
-    for field, uri in places.items():
-        if uri is not None and local_path(uri) is None:
-            allowed = "S3 is not supported yet; a local job takes a path or file://."
-            found.append(Problem(field, uri, allowed))
-    for item in spec.inputs:
-        if item.path is not None and not item.path.exists():
-            field = f"inputs[{item.channel!r}]"
-            found.append(Problem(field, str(item.path), "there is no such file or directory."))
-    checkpoints = spec.checkpoint_local_path
-    if checkpoints and not Path(checkpoints).is_relative_to(contract.DEFAULT_BASE):
-        allowed = f"a path under {contract.DEFAULT_BASE} is needed."
-        found.append(Problem("checkpoint_local_path", checkpoints, allowed))
-    return found + _environment_problems(spec.environment)
-
-
-def plan(spec: JobSpec) -> Plan:
-    """The processes, environment and files of a job.
-
-    Raises:
-        SpecError: Holds everything that `problems` finds.
-    """
-    found = problems(spec)
-    if found:
-        raise SpecError(found)
-    directory = jobs_directory() / spec.job_name
-    names = [f"algo-{index + 1}" for index in range(spec.instance_count)]
-    addresses = host_addresses(spec.job_name, names)
-    output = local_path(spec.output_path) if spec.output_path else None
-    return Plan(
-        backend=NAME,
-        job_name=spec.job_name,
-        directory=directory,
-        hosts=tuple(_plan_host(spec, directory, name, addresses) for name in names),
-        files=source.plan_files(spec),
-        inputs=tuple(
-            InputLink(channel=item.channel, source=item.path) for item in spec.inputs if item.path
-        ),
-        output_dir=output / spec.job_name / "output" if output else directory / "output",
-        checkpoint_dir=local_path(spec.checkpoint_s3_uri) if spec.checkpoint_s3_uri else None,
-        spec=spec,
-    )
 
 
 def submit(plan: Plan) -> None:
@@ -105,9 +65,11 @@ def submit(plan: Plan) -> None:
 
     Raises:
         SpecError: A job of that name exists.
+        MissingExtraError: The job is to train through XLA, and torch or jax is not installed.
         BackendUnavailableError: The directory cannot be written.
         KeyboardInterrupt: If it came in time, nothing runs; else the job does, and can be stopped.
     """
+    _require_packages(plan.spec)
     _make_directory(plan)
     prepared = _first_record(plan)
     try:
@@ -190,37 +152,37 @@ def stop(name: str) -> None:
     _until_not(name, {JobStatus.STARTING, JobStatus.TRAINING})
 
 
+def remove(name: str) -> None:
+    """Delete the directory of a job that has ended, with all that it holds.
+
+    Raises:
+        JobNotFoundError: No job has that name.
+        JobRunningError: The job has not ended.
+        BackendUnavailableError: Something cannot be deleted.
+    """
+    found = describe(name)
+    if not found.status.ended:
+        raise JobRunningError(
+            f"{found.handle} is {found.status}: only a job that has ended can be removed.",
+            found.handle,
+            f"`trcomp stop {name}` ends it.",
+        )
+    remove_tree(jobs_directory() / name)
+
+
 def report(name: str) -> dict[str, Any]:
     """What the job's workers have measured so far."""
     found = describe(name)
     return results.merged_report(found.handle, _roots(found))
 
 
-def names() -> list[str]:
-    """The jobs of this machine, oldest first."""
-    directory = jobs_directory()
-    found = [(path.stat().st_mtime, path.parent.name) for path in directory.glob("*/plan.json")]
-    return [name for _, name in sorted(found)]
-
-
-def jobs_directory() -> Path:
-    """Where job directories live."""
-    home = flags.HOME.get() or "~/.local/share/trcomp"
-    return Path(home).expanduser().absolute() / "jobs"
-
-
-def host_addresses(job_name: str, names: list[str]) -> dict[str, str]:
-    """A loopback address per host, the job's own: two jobs may use the same ports at once.
-
-    All of 127.0.0.0/8 is this machine on Linux; 127.0.x.y is left to others.
-    """
-    network = int.from_bytes(hashlib.sha256(job_name.encode()).digest()[:4]) % (254 * 256)
-    addresses = {}
-    for index, name in enumerate(names):
-        block, last = divmod(index, 254)
-        second, third = divmod((network + block) % (254 * 256), 256)
-        addresses[name] = f"127.{second + 1}.{third}.{last + 1}"
-    return addresses
+def records() -> list[ProcessRecord]:
+    """The records of this machine's jobs, oldest first."""
+    found = []
+    for path in jobs_directory().glob(f"*/{record.FILE}"):
+        with suppress(JobNotFoundError):  # removed since it was seen
+            found.append(describe(path.parent.name))
+    return sorted(found, key=lambda job: job.transitions[0].time)
 
 
 def _until_not(name: str, states: set[JobStatus]) -> ProcessRecord:
@@ -231,60 +193,12 @@ def _until_not(name: str, states: set[JobStatus]) -> ProcessRecord:
     return found
 
 
-def _environment_problems(environment: Mapping[str, str]) -> list[Problem]:
-    own = {*_OWN_VARIABLES, *(flag.name for flag in flags.JOB_ONLY)}
-    found = []
-    for name in environment:
-        if name in own:
-            found.append(Problem("environment", name, "trcomp sets this variable itself."))
-    for flag in flags.ALL:
-        try:
-            flag.get(environment)
-        except SpecError as error:
-            found += error.problems
-    return found
-
-
-def _plan_host(spec: JobSpec, directory: Path, name: str, addresses: Mapping[str, str]) -> HostPlan:
-    root = directory / "hosts" / name / "ml"
-    own = {
-        "SAGEMAKER_BASE_DIR": str(root),
-        "TRAINING_JOB_NAME": spec.job_name,
-        flags.HOST_ADDRESSES.name: ",".join(f"{host}={ip}" for host, ip in addresses.items()),
-        flags.LOG_DIR.name: str(directory / "logs" / name),
-    }
-    return HostPlan(
-        name=name,
-        # -P: a user's file named like a standard module must not shadow it in the entrypoint.
-        argv=(sys.executable, "-P", "-m", "trcomp.entrypoint"),
-        environment=spec.environment | own,
-        root=root,
-        contract=_contract(spec, name, tuple(addresses)),
-    )
-
-
-def _contract(spec: JobSpec, host: str, hosts: tuple[str, ...]) -> contract.Contract:
-    compiler = spec.compiler_config
-    local = spec.checkpoint_local_path or contract.Checkpoints.local_path
-    return contract.Contract(
-        job_name=spec.job_name,
-        hosts=hosts,
-        current_host=host,
-        hyperparameters=spec.hyperparameters,
-        settings=contract.Settings(
-            program=spec.program,
-            compiler_enabled=None if compiler is None else compiler.enabled,
-            compiler_debug=compiler is not None and compiler.debug,
-            pytorchxla_enabled=spec.pytorchxla,
-            log_level=spec.container_log_level,
-        ),
-        instance_type=spec.instance_type,
-        network_interface_name="lo",
-        channels=tuple(contract.Channel(i.channel, "File", i.content_type) for i in spec.inputs),
-        checkpoints=contract.Checkpoints(local, spec.checkpoint_s3_uri)
-        if spec.checkpoint_s3_uri or spec.checkpoint_local_path
-        else None,
-    )
+def _require_packages(spec: JobSpec) -> None:
+    """Refuse what workers, which run on this very Python, could not import."""
+    if spec.compiler_config:
+        for package in ("torch", "jax"):
+            if find_spec(package) is None:
+                raise MissingExtraError(package, "runtime", "Training through XLA on this machine")
 
 
 def _make_directory(plan: Plan) -> None:
@@ -292,7 +206,9 @@ def _make_directory(plan: Plan) -> None:
         plan.directory.mkdir(parents=True, mode=0o700)
     except FileExistsError:
         problem = Problem("job_name", plan.job_name, f"{plan.directory} holds a job of that name.")
-        raise SpecError([problem], f"Choose another name, or remove {plan.directory}.") from None
+        raise SpecError(
+            [problem], f"Choose another name, or `trcomp remove {plan.job_name}`."
+        ) from None
     except OSError as error:
         raise BackendUnavailableError(
             f"The job's directory cannot be made: {error}.",

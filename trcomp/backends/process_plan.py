@@ -1,0 +1,141 @@
+"""The plan of a process job: the processes, environment and files that its spec asks for."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from trcomp import contract, flags
+from trcomp.backends import source
+from trcomp.backends.base import HostPlan, InputLink, Plan
+from trcomp.backends.directory import jobs_directory
+from trcomp.errors import Problem, SpecError
+from trcomp.spec import JobSpec, local_path
+
+NAME = "process"
+_OWN_VARIABLES = (
+    "SAGEMAKER_BASE_DIR",
+    "TRAINING_JOB_NAME",
+    flags.HOST_ADDRESSES.name,
+    flags.LOG_DIR.name,
+)
+
+
+def problems(spec: JobSpec) -> list[Problem]:
+    """What this backend cannot do of a spec."""
+    found = source.problems(spec)
+    places = {"output_path": spec.output_path, "checkpoint_s3_uri": spec.checkpoint_s3_uri}
+    places |= {f"inputs[{item.channel!r}]": item.uri for item in spec.inputs}
+    for field, uri in places.items():
+        if uri is not None and local_path(uri) is None:
+            allowed = "S3 is not supported yet; a local job takes a path or file://."
+            found.append(Problem(field, uri, allowed))
+    for item in spec.inputs:
+        if item.path is not None and not item.path.exists():
+            field = f"inputs[{item.channel!r}]"
+            found.append(Problem(field, str(item.path), "there is no such file or directory."))
+    checkpoints = spec.checkpoint_local_path
+    if checkpoints and not Path(checkpoints).is_relative_to(contract.DEFAULT_BASE):
+        allowed = f"a path under {contract.DEFAULT_BASE} is needed."
+        found.append(Problem("checkpoint_local_path", checkpoints, allowed))
+    return found + _environment_problems(spec.environment)
+
+
+def plan(spec: JobSpec) -> Plan:
+    """The processes, environment and files of a job.
+
+    Raises:
+        SpecError: Holds everything that `problems` finds.
+    """
+    found = problems(spec)
+    if found:
+        raise SpecError(found)
+    directory = jobs_directory() / spec.job_name
+    names = [f"algo-{index + 1}" for index in range(spec.instance_count)]
+    addresses = host_addresses(spec.job_name, names)
+    output = local_path(spec.output_path) if spec.output_path else None
+    return Plan(
+        backend=NAME,
+        job_name=spec.job_name,
+        directory=directory,
+        hosts=tuple(_plan_host(spec, directory, name, addresses) for name in names),
+        files=source.plan_files(spec),
+        inputs=tuple(
+            InputLink(channel=item.channel, source=item.path) for item in spec.inputs if item.path
+        ),
+        output_dir=output / spec.job_name / "output" if output else directory / "output",
+        checkpoint_dir=local_path(spec.checkpoint_s3_uri) if spec.checkpoint_s3_uri else None,
+        spec=spec,
+    )
+
+
+def host_addresses(job_name: str, names: list[str]) -> dict[str, str]:
+    """A loopback address per host, the job's own: two jobs may use the same ports at once.
+
+    All of 127.0.0.0/8 is this machine on Linux; 127.0.x.y is left to others.
+    """
+    network = int.from_bytes(hashlib.sha256(job_name.encode()).digest()[:4]) % (254 * 256)
+    addresses = {}
+    for index, name in enumerate(names):
+        block, last = divmod(index, 254)
+        second, third = divmod((network + block) % (254 * 256), 256)
+        addresses[name] = f"127.{second + 1}.{third}.{last + 1}"
+    return addresses
+
+
+def _environment_problems(environment: Mapping[str, str]) -> list[Problem]:
+    own = {*_OWN_VARIABLES, *(flag.name for flag in flags.JOB_ONLY)}
+    found = []
+    for name in environment:
+        if name in own:
+            found.append(Problem("environment", name, "trcomp sets this variable itself."))
+    for flag in flags.ALL:
+        try:
+            flag.get(environment)
+        except SpecError as error:
+            found += error.problems
+    return found
+
+
+def _plan_host(spec: JobSpec, directory: Path, name: str, addresses: Mapping[str, str]) -> HostPlan:
+    root = directory / "hosts" / name / "ml"
+    own = {
+        "SAGEMAKER_BASE_DIR": str(root),
+        "TRAINING_JOB_NAME": spec.job_name,
+        flags.HOST_ADDRESSES.name: ",".join(f"{host}={ip}" for host, ip in addresses.items()),
+        flags.LOG_DIR.name: str(directory / "logs" / name),
+    }
+    return HostPlan(
+        name=name,
+        # -P: a user's file named like a standard module must not shadow it in the entrypoint.
+        argv=(sys.executable, "-P", "-m", "trcomp.entrypoint"),
+        environment=spec.environment | own,
+        root=root,
+        contract=_contract(spec, name, tuple(addresses)),
+    )
+
+
+def _contract(spec: JobSpec, host: str, hosts: tuple[str, ...]) -> contract.Contract:
+    compiler = spec.compiler_config
+    local = spec.checkpoint_local_path or contract.Checkpoints.local_path
+    return contract.Contract(
+        job_name=spec.job_name,
+        hosts=hosts,
+        current_host=host,
+        hyperparameters=spec.hyperparameters,
+        settings=contract.Settings(
+            program=spec.program,
+            compiler_enabled=None if compiler is None else compiler.enabled,
+            compiler_debug=compiler is not None and compiler.debug,
+            pytorchxla_enabled=spec.pytorchxla,
+            log_level=spec.container_log_level,
+        ),
+        instance_type=spec.instance_type,
+        network_interface_name="lo",
+        channels=tuple(contract.Channel(i.channel, "File", i.content_type) for i in spec.inputs),
+        checkpoints=contract.Checkpoints(local, spec.checkpoint_s3_uri)
+        if spec.checkpoint_s3_uri or spec.checkpoint_local_path
+        else None,
+    )
