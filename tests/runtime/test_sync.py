@@ -13,6 +13,7 @@ import trcomp.runtime as rt
 from trcomp.runtime.graph import build
 from trcomp.runtime.ir import restore_pending, take_pending
 from trcomp.runtime.metrics import counters
+from trcomp.runtime.ops.registry import RULES
 
 pytestmark = pytest.mark.runtime
 DEVICE = "xla"
@@ -189,6 +190,28 @@ def test_debug_writes_each_compiled_graph(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert "mm -> float32[3, 5]" in written["txt"]
     assert "stablehlo.dot_general" in written["stablehlo.txt"]
     assert "f32[3,5]" in written["hlo.txt"]
+
+
+def test_an_operator_that_cannot_be_lowered_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(ctx: object, self: object) -> object:
+        raise NotImplementedError("no such instruction")
+
+    x = torch.ones(3, device=DEVICE) * 3
+    rule = RULES["tan"]
+    before = rule.lower
+    object.__setattr__(rule, "lower", broken)
+    try:
+        spoilt = x.tan() + 1
+        for _ in range(2):
+            with pytest.raises(NotImplementedError, match="no such instruction"):
+                spoilt.tolist()
+        assert (x + 1).tolist() == [4.0] * 3
+        rt.sync()
+        with pytest.raises(NotImplementedError):
+            (spoilt * 2).tolist()
+    finally:
+        object.__setattr__(rule, "lower", before)
+    assert (x * 2).tolist() == [6.0] * 3
 
 
 def test_out_of_memory_says_what_filled_it() -> None:

@@ -23,6 +23,9 @@ from trcomp.runtime.ir import ScalarSlot, Signature, TensorSlot, View
 from trcomp.runtime.metrics import counters
 from trcomp.runtime.storage import storage_order
 
+FAILED_NODE = "trcomp_failed_node"
+"""Attribute of an exception: the node whose rule raised it."""
+
 
 @dataclass(frozen=True)
 class Context:
@@ -101,6 +104,7 @@ class _Lowering:
                 self._results.append(self._lower(node.signature, places, node.scalars))
             except Exception as error:
                 error.add_note(f"while lowering {node.signature!r}")
+                setattr(error, FAILED_NODE, node)
                 raise
         # jit hands an output that is an input, or another output, back as the very same array; each
         # buffer must be its own, because the next step may overwrite it.

@@ -42,6 +42,14 @@ class Graph:
         """Its collectives in order, each as text: what must be the same on every rank."""
         return [repr(node.signature) for node in self.nodes if node.signature.rule.collective]
 
+    def values_without(self, node: Node) -> list[Value]:
+        """The values that can be computed without a node."""
+        tainted = [False] * len(self.nodes)
+        for i, places in enumerate(self.places):
+            tainted[i] = self.nodes[i] is node or any(p >= 0 and tainted[p] for p, _ in places)
+        pairs = zip(self.values, self.roots, strict=True)
+        return [value for value, (place, _) in pairs if not tainted[place]]
+
     def __str__(self) -> str:
         lines = []
         for i, leaf in enumerate(self.leaves):

@@ -10,7 +10,7 @@ from collections.abc import Hashable
 import jax
 
 from trcomp.runtime import client, closures, ir
-from trcomp.runtime.compiler import Executable, arguments, compile_graph
+from trcomp.runtime.compiler import FAILED_NODE, Executable, arguments, compile_graph
 from trcomp.runtime.exhaustion import explained
 from trcomp.runtime.graph import Graph, build
 from trcomp.runtime.ir import Buffer, Value
@@ -45,15 +45,25 @@ def evaluate(*, donate: bool = False) -> None:
         values = ir.take_pending()
         if not values:
             return
-        graph = build(values, donate=donate)
-        try:
-            _run(graph)
-        except BaseException:
-            ir.restore_pending(values)
-            raise
+        _compute(values, donate)
         counters.early_syncs += not donate
         waited = counters.compile_seconds + counters.run_seconds - waited
         counters.sync_seconds += time.perf_counter() - start - waited
+
+
+def _compute(values: list[Value], donate: bool) -> None:
+    """Compute some pending values; after a failure the others are still pending.
+
+    What an operator that cannot be lowered would have made is left out of later syncs, so that they
+    do not fail with it; whoever reads it is told again.
+    """
+    graph = build(values, donate=donate)
+    try:
+        _run(graph)
+    except BaseException as error:
+        failed = getattr(error, FAILED_NODE, None)
+        ir.restore_pending(values if failed is None else graph.values_without(failed))
+        raise
 
 
 def _run(graph: Graph) -> None:
@@ -97,5 +107,7 @@ def fetch(value: Value) -> jax.Array:
     """The value as an array on this process's device, computed first if it is pending."""
     if value.node is not None:
         evaluate()
+    if value.node is not None:
+        _compute([value], donate=False)
     assert value.buffer is not None
     return client.to_local(value.buffer)
