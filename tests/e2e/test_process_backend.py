@@ -214,6 +214,18 @@ def test_a_second_stop_kills_a_worker_that_does_not_listen(
     assert job_processes(job) == []
 
 
+def test_a_host_outlives_the_grace_of_its_workers(
+    workplace: Path, submitted: list[Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRCOMP_GRACE_SECONDS", "1")
+    job = started(estimator(workplace, SLEEPER, hyperparameters={"deaf": 1}), submitted)
+    ready_pids(job, 2)
+    job.stop()
+    with pytest.raises(JobStoppedError):
+        job.wait(timeout=60)
+    assert "[trcomp] Stopped by SIGTERM; all processes have ended." in list(job.logs())
+
+
 def test_ctrl_c_stops_the_job_and_says_so(workplace: Path, submitted: list[Job]) -> None:
     estimator(workplace, SLEEPER)
     command = [sys.executable, "-m", "trcomp", "run", "train.py", "--job-name", "interrupted"]

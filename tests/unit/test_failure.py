@@ -93,7 +93,7 @@ def test_a_rank_that_the_script_started_is_named(end: Ends, tmp_path: Path) -> N
 
 
 def test_rank_and_host_are_within_what_sagemaker_shows() -> None:
-    failure = Failure("ValueError: " + "x" * 5000 + "\nmore", 1, "algo-1", 1, "Traceback")
+    failure = Failure("ValueError: " + "x" * 5000 + "\nmore", 1, "algo-1", 1, "Traceback", 0.0)
     assert "rank 1 on host algo-1, exit code 1" in failure.text[:1024]
 
 
@@ -109,6 +109,14 @@ def test_a_script_s_own_failure_file_is_kept(tmp_path: Path) -> None:
     path.write_text("its own")
     write(path, "ours\n")
     assert path.read_text() == "its own"
+
+
+def test_the_file_s_time_is_that_of_the_failure(end: Ends, tmp_path: Path) -> None:
+    failure = blamed(Outcome((end(0, 1, at=9, error_at=3),)), "algo-1")
+    assert failure is not None
+    path = tmp_path / "output/failure"
+    write(path, failure.text, failure.time)
+    assert path.stat().st_mtime == 3
 
 
 def test_the_first_error_stays(tmp_path: Path) -> None:

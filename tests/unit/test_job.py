@@ -9,6 +9,7 @@ import pytest
 
 from trcomp import (
     BackendUnavailableError,
+    Estimator,
     Job,
     JobFailedError,
     JobNotFoundError,
@@ -19,8 +20,10 @@ from trcomp import (
 )
 from trcomp.backends import process, record, results
 from trcomp.backends.base import Failure
+from trcomp.backends.process_runner import Runner
 from trcomp.backends.record import ProcessRecord
 from trcomp.contract import Paths
+from trcomp.entrypoint import failure
 
 
 @pytest.fixture
@@ -198,6 +201,17 @@ def test_the_report_adds_up_what_adds_up(job: ProcessRecord) -> None:
         "fallbacks": {"op": 4},
     }
     assert [rank["rank"] for rank in report["ranks"]] == [0, 1]
+
+
+def test_of_several_hosts_the_earliest_failure_is_blamed(job: ProcessRecord) -> None:
+    plan = Estimator(__file__, instance_count=2).plan(job_name="j")
+    runner = Runner(plan, job)
+    for host, time in zip(plan.hosts, (9, 3), strict=True):
+        failure.write(Paths(host.root).failure, f"Error of {host.name}\n", time)
+        runner.failed[host.name] = 1
+    found = runner.failure()
+    assert found is not None
+    assert found.message == "Error of algo-2"
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ stops the job, SIGQUIT kills it.
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import selectors
@@ -25,7 +24,7 @@ from trcomp.backends import record, results
 from trcomp.backends.base import Failure, HostPlan, JobStatus, Plan
 from trcomp.backends.record import ProcessRecord
 from trcomp.contract import Paths
-from trcomp.entrypoint.processes import adopt_orphans, kill_descendants
+from trcomp.entrypoint.processes import adopt_orphans, die_with_parent, kill_descendants
 
 STARTED = "started"
 """The file in a host's log directory that its entrypoint makes when its workers run."""
@@ -34,9 +33,8 @@ KILL = signal.SIGQUIT
 """The signal that ends a job at once. Two of SIGTERM do so too, if the runner sees both."""
 
 _TICK_SECONDS = 0.05
-_MARGIN_SECONDS = 5
-"""What a host gets beyond its workers' grace to write why it failed."""
-_PR_SET_PDEATHSIG = 1
+_MARGIN_SECONDS = 10
+"""What a host gets beyond its workers' grace: to kill them, and to write why it failed."""
 
 
 class Runner:
@@ -51,7 +49,6 @@ class Runner:
         self.stop_requests = 0
         self.kill_at: float | None = None
         self._selector = selectors.DefaultSelector()
-        self._libc = ctypes.CDLL(None, use_errno=True)
 
     def take_over(self) -> None:
         """Become the one process that writes the record, and be ready to be stopped."""
@@ -72,7 +69,7 @@ class Runner:
             for host in self.plan.hosts:
                 self._start(host)
             self._watch()
-            failure = self._failure()
+            failure = self.failure()
         except Exception as error:
             failure = Failure(
                 message=f"A defect of trcomp: {error!r}",
@@ -95,14 +92,11 @@ class Runner:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
                 # No host outlives its runner. This process has one thread, so the hook is safe.
-                preexec_fn=self._die_with_runner,
+                preexec_fn=lambda: die_with_parent(signal.SIGTERM),
             )
         self.running[host.name] = process
         descriptor = os.pidfd_open(process.pid)
         self._selector.register(descriptor, selectors.EVENT_READ, host.name)
-
-    def _die_with_runner(self) -> None:
-        self._libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
 
     def _watch(self) -> None:
         while self.running:
@@ -169,7 +163,7 @@ class Runner:
         self.running.clear()
         kill_descendants(time.sleep)
 
-    def _failure(self) -> Failure | None:
+    def failure(self) -> Failure | None:
         """The earliest failure: a host may end later than one that it brought down."""
         if not self.failed or self.record.status is JobStatus.STOPPING:
             return None

@@ -122,7 +122,7 @@ class _Run:
         if failed is None:
             return 0
         self.say(failed.summary)
-        failure.write(site.paths.failure, failed.text)
+        failure.write(site.paths.failure, failed.text, failed.time)
         return failed.exit_code
 
     def _stopped(self, number: int) -> int:

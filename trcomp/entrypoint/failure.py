@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,7 @@ class Failure:
         host: On which host.
         exit_code: The job's exit code.
         details: The traceback, or the worker's last lines.
+        time: When it failed, in seconds since the epoch.
     """
 
     exception: str
@@ -33,6 +35,7 @@ class Failure:
     host: str
     exit_code: int
     details: str
+    time: float
 
     @property
     def text(self) -> str:
@@ -84,27 +87,35 @@ def blamed(outcome: Outcome, host: str, what: str = "The script") -> Failure | N
             failures.append((ended.time, ended, None))
     if not failures:
         return None
-    _, ended, report = min(failures, key=lambda failure: failure[0])
-    return _of(ended, report, host, what)
+    time, ended, report = min(failures, key=lambda failure: failure[0])
+    return _of(ended, report, host, what, time)
 
 
-def write(path: Path, text: str) -> None:
-    """Write output/failure, unless the script has written its own."""
+def write(path: Path, text: str, time: float | None = None) -> None:
+    """Write output/failure, unless the script has written its own.
+
+    Args:
+        path: The file.
+        text: Its contents.
+        time: The file's time, by which the earliest of several hosts' failures is found; None: now.
+    """
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         if not path.exists() or not path.stat().st_size:
             path.write_text(text, errors="replace")
+        if time is not None:
+            os.utime(path, (time, time))
 
 
-def _of(ended: Exit, report: ErrorReport | None, host: str, what: str) -> Failure:
+def _of(ended: Exit, report: ErrorReport | None, host: str, what: str, time: float) -> Failure:
     code = exit_code(ended.returncode)
     if report is None:
         how = f"{what} {_ending(ended.returncode)}"
-        return Failure(how, ended.worker.rank, host, code, _last_lines(ended.tail))
+        return Failure(how, ended.worker.rank, host, code, _last_lines(ended.tail), time)
     if ended.told_to_stop and ended.returncode < 0:
         code = 1  # It had raised; our signal only came before its own end.
     rank = ended.worker.rank if report.rank is None else report.rank
-    return Failure(report.exception, rank, host, code, report.traceback)
+    return Failure(report.exception, rank, host, code, report.traceback, time)
 
 
 def _ending(returncode: int) -> str:

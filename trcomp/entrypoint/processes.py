@@ -63,9 +63,9 @@ def adopt_orphans() -> None:
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
-def die_with_parent() -> None:
-    """Have this process killed when its parent is: a supervisor cannot clean up after SIGKILL."""
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+def die_with_parent(number: int = signal.SIGKILL) -> None:
+    """Have this process signalled when its parent ends: who is killed cannot clean up."""
+    _prctl(_PR_SET_PDEATHSIG, number)
 
 
 def reaped() -> Iterator[tuple[int, int]]:
