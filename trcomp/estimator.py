@@ -128,7 +128,9 @@ class Estimator:
 
         from trcomp import follow
 
-        follow.run(job, submit, Console(), _LOGS[logs])
+        config = plan.spec.compiler_config
+        compiles = config is None or config.enabled
+        follow.run(job, submit, Console(), show_logs=_LOGS[logs], compiles=compiles)
 
     def plan(self, inputs: Inputs = None, job_name: str | None = None) -> Plan:
         """The request that `fit` would submit. Nothing is started, written or uploaded.

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from datetime import datetime
 from typing import Any
 
 from rich.console import Console
+from rich.status import Status
 from rich.text import Text
 
 from trcomp.backends.base import Cursor, JobRecord, JobStatus, Transition
@@ -28,11 +30,13 @@ _WITH_LINES = {
     JobStatus.TRAINING,
     JobStatus.STOPPING,
 }
-_QUIET = {JobStatus.PREPARING, JobStatus.STARTING, JobStatus.STOPPING, JobStatus.UPLOADING}
-"""States in which little is printed: a terminal shows that something goes on."""
+_OWN_LINE = re.compile(r"\[(\S+ )?trcomp\] |(\[\S+\] )?\[pip\] ")
+"""The entrypoint's and pip's lines, which come before the first of a worker's."""
 
 
-def run(job: Job, submit: Callable[[], None], console: Console, show_logs: bool) -> JobRecord:
+def run(
+    job: Job, submit: Callable[[], None], console: Console, *, show_logs: bool, compiles: bool
+) -> JobRecord:
     """Submit a job and show it until it has ended. Ctrl-C stops it and all its processes.
 
     Args:
@@ -40,15 +44,16 @@ def run(job: Job, submit: Callable[[], None], console: Console, show_logs: bool)
         submit: Starts it.
         console: Where to show it; lines are plain when it is no terminal.
         show_logs: Also show what the workers print.
+        compiles: The script is compiled, which takes a while in its first step.
 
     Raises:
         JobFailedError: The job failed.
         JobStoppedError: The job was stopped.
         KeyboardInterrupt: After Ctrl-C, when the job has been stopped.
     """
-    view = _View(job, console, show_logs)
+    view = _View(job, console, show_logs, compiles)
     try:
-        with console.status("Preparing …") if console.is_terminal else nullcontext():
+        with _spinner(console):
             submit()
         record = view.until_end()
     except KeyboardInterrupt:
@@ -68,8 +73,7 @@ def summarise(job: Job, record: JobRecord, console: Console) -> None:
     width = max(len(name) for name, _ in rows)
     console.print()
     for name, value in rows:
-        # A path is of use only whole: nothing is wrapped.
-        console.print(Text.assemble((f"{name:<{width}}", "bold"), "  ", value), soft_wrap=True)
+        _say(Text.assemble((f"{name:<{width}}", "bold"), "  ", value), console)
 
 
 def report_rows(totals: dict[str, Any]) -> list[tuple[str, str]]:
@@ -100,28 +104,28 @@ def stage_text(step: Transition, begin: datetime) -> str:
 class _View:
     """What of a job has been shown."""
 
-    def __init__(self, job: Job, console: Console, show_logs: bool) -> None:
+    def __init__(self, job: Job, console: Console, show_logs: bool, compiles: bool) -> None:
         self.job = job
         self.console = console
         self.show_logs = show_logs
+        self.compiles = compiles
         self.shown = 0
+        self.silent = True
+        """Whether no worker's line has been shown yet."""
         self.cursor: Cursor = {}
 
     def until_end(self) -> JobRecord:
         """Show everything new, again and again, until the job has ended."""
-        spinner = self.console.status("") if self.console.is_terminal else nullcontext()
-        with spinner as status:
+        with _spinner(self.console) as spinner:
             while True:
                 record = self.job.record()
                 steps = record.transitions
+                _show_activity(spinner, self._activity(record.status))
                 # What a worker printed follows the news that it runs, and precedes that of its end.
                 self._show_stages(steps, _WITH_LINES)
                 if self._show_lines(record.status.ended):
                     continue
                 self._show_stages(steps, set(JobStatus))
-                if status is not None:
-                    (status.start if record.status in _QUIET else status.stop)()
-                    status.update(f"{record.status} …")
                 if record.status.ended:
                     return record
                 time.sleep(_POLL_SECONDS)
@@ -133,27 +137,56 @@ class _View:
         for line in lines:
             # As it is: a worker's line may hold brackets and its own colours.
             self.console.out(line, highlight=False)
+            self.silent = self.silent and _OWN_LINE.match(line) is not None
         return bool(lines)
+
+    def _activity(self, state: JobStatus) -> str | None:
+        """What goes on while nothing is printed; None while lines come, and at the end."""
+        if state is JobStatus.TRAINING and self.show_logs:
+            why = " (the first step compiles)" if self.compiles else ""
+            return f"{state}: waiting for the first line{why} …" if self.silent else None
+        return None if state.ended else f"{state} …"
 
     def _show_stages(self, steps: tuple[Transition, ...], which: set[JobStatus]) -> None:
         for step in steps[self.shown :]:
             if step.status not in which:
                 return
             style = _COLOURS.get(step.status, "cyan")
-            self.console.print(Text(stage_text(step, steps[0].time), style), soft_wrap=True)
+            _say(Text(stage_text(step, steps[0].time), style), self.console)
             self.shown += 1
 
 
 def _stop(job: Job, view: _View, console: Console) -> None:
     job.stop()
-    console.print(f"Ctrl-C: stopping {job.handle} and all its processes; again kills them.")
+    _say(f"Ctrl-C: stopping {job.handle} and all its processes; again kills them.", console)
     try:
         view.until_end()
     except KeyboardInterrupt:
         job.stop()
         with suppress(JobError):
             job.wait()
-    console.print(f"{job.handle}: {job.status()}. No process of it is left.")
+    _say(f"{job.handle}: {job.status()}. No process of it is left.", console)
+
+
+def _spinner(console: Console) -> AbstractContextManager[Status | None]:
+    """What turns while a job is waited for; nothing where there is no terminal."""
+    text = f"{JobStatus.PREPARING} …"
+    return console.status(text) if console.is_terminal else nullcontext()
+
+
+def _show_activity(spinner: Status | None, text: str | None) -> None:
+    if spinner is None:
+        return
+    if text is None:
+        spinner.stop()
+    else:
+        spinner.update(text)
+        spinner.start()
+
+
+def _say(text: str | Text, console: Console) -> None:
+    # A handle or path is of use only whole and as it is: nothing is wrapped or coloured.
+    console.print(text, soft_wrap=True, highlight=False, markup=False)
 
 
 def _result_rows(record: JobRecord) -> list[tuple[str, str]]:
