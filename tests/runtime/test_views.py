@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
-import trcomp.runtime
+import trcomp.runtime as rt
 from trcomp.runtime.device import DEVICE
 
 pytestmark = pytest.mark.runtime
@@ -182,7 +183,7 @@ def step(draw: Draw, twins: Twins) -> None:
     tensor = twins.host[i]
     kind = draw(st.sampled_from(["view", "view", "write", "write", "copy", "sync"]))
     if kind == "sync":
-        trcomp.runtime.sync()
+        rt.sync()
     elif kind == "view" and tensor.numel() <= MAX_ELEMENTS:
         name, arguments = view_step(draw, tensor)
         twins.apply(i, name, *arguments, keep=True)
@@ -213,3 +214,40 @@ def programs(draw: Draw) -> Twins:
 @given(programs())
 def test_programs_of_views_and_writes_agree_with_the_cpu(twins: Twins) -> None:
     twins.check()
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda x: x.t(),
+        lambda x: x[2:5],
+        lambda x: x[:, 1:4],
+        lambda x: x[1],
+        lambda x: x[:, -1],
+        lambda x: x[::2, ::3],
+        lambda x: x[1:3, 2].unsqueeze(0).expand(4, 2),
+        lambda x: x.view(2, 3, 6).permute(2, 0, 1),
+        lambda x: x.view(36)[4:].view(4, 8),
+        lambda x: x.view(9, 4)[1:, 1:3].unsqueeze(-1),
+        lambda x: x.chunk(3, 1)[1],
+        # As a vision transformer's patches: the rows of a square image behind other tokens.
+        lambda x: x.view(2, 18)[:, 2:].view(2, 4, 4).transpose(1, 2),
+    ],
+)
+@pytest.mark.parametrize("write", [False, True])
+def test_slices_transposes_reshapes_and_broadcasts_need_no_gather(
+    view: Callable[[torch.Tensor], torch.Tensor], write: bool
+) -> None:
+    host = torch.arange(36.0).view(6, 6)
+    device = host.clone().to("xla")
+    rt.sync()
+    before = rt.metrics()["gathers"]
+    if write and 0 in view(host).stride():
+        pytest.skip("torch refuses to write through a broadcast")
+    for base in (host, device):
+        if write:
+            view(base).mul_(-1)
+    seen = view(device) + 1
+    assert torch.equal(seen.cpu(), view(host) + 1)
+    assert torch.equal(device.cpu(), host)
+    assert rt.metrics()["gathers"] == before

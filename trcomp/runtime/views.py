@@ -33,7 +33,8 @@ def find_window(view: View, num_elements: int) -> Window | None:
     """The window that a view is, or None if it is not one.
 
     A view is a window if its strides, largest first, divide one another and the storage, and no
-    dimension runs across the end of the next larger one.
+    dimension runs across the end of the next larger one. Dimensions that follow on without a gap
+    count as one: a row of 196 may be seen as 14 by 14 where the storage's rows have 197.
     """
     real = [d for d, (n, s) in enumerate(zip(view.size, view.stride, strict=True)) if n != 1 and s]
     order = sorted(real, key=lambda d: -view.stride[d])
@@ -41,20 +42,30 @@ def find_window(view: View, num_elements: int) -> Window | None:
     shape: list[int] = []
     start: list[int] = []
     stop: list[int] = []
-    for d in order:
-        step = view.stride[d]
+    for count, step in _runs([(view.size[d], view.stride[d]) for d in order]):
         if step <= 0 or left % step:
             return None
         extent, (first, remaining) = left // step, divmod(remaining, step)
-        if first + view.size[d] > extent:
+        if first + count > extent:
             return None
         shape.append(extent)
         start.append(first)
-        stop.append(first + view.size[d])
+        stop.append(first + count)
         left = step
     if remaining >= left:
         return None
     return Window((*shape, left), (*start, remaining), (*stop, remaining + 1), tuple(order))
+
+
+def _runs(dimensions: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """(extent, stride) per dimension, outermost first, joined where one follows on the next."""
+    runs: list[tuple[int, int]] = []
+    for count, step in dimensions:
+        if runs and runs[-1][1] == step * count:
+            runs[-1] = (runs[-1][0] * count, step)
+        else:
+            runs.append((count, step))
+    return runs
 
 
 def _indices(view: View) -> np.ndarray[Any, Any]:
