@@ -206,7 +206,7 @@ def programs(draw: Draw) -> Twins:
 
 
 @settings(
-    max_examples=60,
+    max_examples=10_000 if settings.get_current_profile_name() == "thorough" else 60,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
