@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import re
 import sys
 import traceback
 import warnings
@@ -17,17 +16,15 @@ import click
 
 from trcomp import backends
 from trcomp._version import __version__
-from trcomp.config import TrainingCompilerConfig
 from trcomp.env import explain, gpus
 from trcomp.env.variables import DIALECTS
-from trcomp.errors import JobError, Problem, SpecError, TrcompError
-from trcomp.estimator import Estimator
+from trcomp.errors import JobError, SpecError, TrcompError
 from trcomp.follow import report_rows, stage_text
 from trcomp.images import instances
 from trcomp.job import Job
+from trcomp.job_options import job_options, requested_job
 from trcomp.rules import LOCAL_TYPES, instance_type_problems
 
-_NEGATIVE_NUMBER = re.compile(r"-\d+$|-\d*\.\d+$|-\d+(\.\d*)?[eE][-+]?\d+$")
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
@@ -37,53 +34,8 @@ def cli() -> None:
     """Train PyTorch scripts through the XLA compiler, from a laptop to SageMaker."""
 
 
-def _job_options(command: Any) -> Any:
-    options = [
-        click.argument("script"),
-        click.argument("script_args", nargs=-1, type=click.UNPROCESSED),
-        click.option("--source-dir", help="Directory of SCRIPT; all of it reaches the job."),
-        click.option(
-            "--instance-type",
-            default="local_process",
-            show_default=True,
-            help="Where it runs; local_process is this machine.",
-        ),
-        click.option("--instance-count", default=1, show_default=True, help="Number of hosts."),
-        click.option("--devices", type=int, help="Virtual CPU devices per host without GPUs."),
-        click.option(
-            "--env",
-            "env",
-            multiple=True,
-            metavar="NAME=VALUE",
-            help="A variable for the script; repeatable.",
-        ),
-        click.option(
-            "--input", "inputs", multiple=True, metavar="[CHANNEL=]PLACE", help="Data; repeatable."
-        ),
-        click.option("--output-path", help="Where results go; default: the job's directory."),
-        click.option("--checkpoint-uri", help="Where checkpoints are kept between jobs."),
-        click.option("--job-name", help="Default: the script's name and the time."),
-        click.option(
-            "--compiler/--no-compiler",
-            default=True,
-            help="One worker per device, with XLA (the default) or without.",
-        ),
-        click.option(
-            "--once-per-host", is_flag=True, help="The script starts its ranks itself (xmp.spawn)."
-        ),
-        click.option(
-            "--debug",
-            is_flag=True,
-            help="Write each compiled graph into output/data/compiler, in three forms.",
-        ),
-    ]
-    for option in reversed(options):
-        command = option(command)
-    return command
-
-
 @cli.command()
-@_job_options
+@job_options
 @click.option("--detach", is_flag=True, help="Print the handle and return; the job goes on.")
 @click.option("--quiet", is_flag=True, help="Show the job's stages, not its workers' lines.")
 def run(detach: bool, quiet: bool, **words: Any) -> None:
@@ -91,20 +43,19 @@ def run(detach: bool, quiet: bool, **words: Any) -> None:
 
     What follows -- reaches the script: --name value or --name=value, in this order, as it is.
     """
-    job_name, inputs = words.pop("job_name"), _inputs(words.pop("inputs"))
-    estimator = _estimator(**words)
-    estimator.fit(inputs, wait=not detach, logs="None" if quiet else "All", job_name=job_name)
+    estimator, request = requested_job(**words)
+    estimator.fit(**request, wait=not detach, logs="None" if quiet else "All")
     if detach and estimator.latest_training_job is not None:
         click.echo(estimator.latest_training_job.handle)
 
 
 @cli.command()
-@_job_options
+@job_options
 @_JSON
 def plan(as_json: bool, **words: Any) -> None:
     """Print what `run` would submit. Nothing is started or written."""
-    job_name, inputs = words.pop("job_name"), _inputs(words.pop("inputs"))
-    planned = _estimator(**words).plan(inputs, job_name)
+    estimator, request = requested_job(**words)
+    planned = estimator.plan(**request)
     click.echo(planned.to_json() if as_json else planned.to_text())
 
 
@@ -225,42 +176,6 @@ def env(
             click.echo(f"  {shown:<48}  {variable.reason}" if why else f"  {shown}")
 
 
-def parse_script_args(args: Sequence[str]) -> dict[str, str]:
-    """Arguments of a script as hyperparameters: ``--name value`` or ``--name=value``, as they are.
-
-    A value that starts with "-" is one only if it is a number, as argparse has it; others are
-    given as ``--name=-value``.
-
-    Raises:
-        SpecError: Holds every argument that does not travel as a hyperparameter.
-    """
-    values: dict[str, str] = {}
-    problems: list[Problem] = []
-    index = 0
-    while index < len(args):
-        argument = args[index]
-        index += 1
-        if not argument.startswith("--") or argument == "--":
-            allowed = "a script's arguments are --name value or --name=value."
-            problems.append(Problem("script argument", argument, allowed))
-            continue
-        name, separator, value = argument[2:].partition("=")
-        if not separator:
-            if index == len(args) or _is_option(args[index]):
-                allowed = "it has no value; a hyperparameter is --name value."
-                problems.append(Problem("script argument", argument, allowed))
-                continue
-            value = args[index]
-            index += 1
-        if name in values:
-            allowed = "it is given twice; a hyperparameter has one value."
-            problems.append(Problem("script argument", argument, allowed))
-        values[name] = value
-    if problems:
-        raise SpecError(problems)
-    return values
-
-
 def main(args: Sequence[str] | None = None) -> int:
     """Run the command line; gives the process's exit code. Errors are text, never a traceback."""
     try:
@@ -282,35 +197,6 @@ def main(args: Sequence[str] | None = None) -> int:
         click.echo("Error: this is a defect of trcomp; please report the lines above.", err=True)
         return 70
     return 0
-
-
-def _is_option(text: str) -> bool:
-    return text.startswith("-") and text != "-" and _NEGATIVE_NUMBER.match(text) is None
-
-
-def _estimator(
-    script: str,
-    script_args: Sequence[str],
-    env: Sequence[str],
-    devices: int | None,
-    compiler: bool,
-    once_per_host: bool,
-    debug: bool,
-    checkpoint_uri: str | None,
-    **words: Any,
-) -> Estimator:
-    environment = _pairs("--env", env)
-    if devices is not None:
-        environment["GPU_NUM_DEVICES"] = str(devices)
-    config = TrainingCompilerConfig(enabled=compiler, debug=debug)
-    return Estimator(
-        script,
-        hyperparameters=parse_script_args(script_args),
-        environment=environment,
-        compiler_config=None if once_per_host else config,
-        checkpoint_s3_uri=checkpoint_uri,
-        **words,
-    )
 
 
 def _environment(
@@ -339,16 +225,3 @@ def _environment(
         network_interface="lo" if instance_type in LOCAL_TYPES else "eth0",
     )
     return list(rows)
-
-
-def _inputs(texts: Sequence[str]) -> dict[str, str] | None:
-    return (
-        _pairs("--input", [text if "=" in text else f"training={text}" for text in texts]) or None
-    )
-
-
-def _pairs(option: str, texts: Sequence[str]) -> dict[str, str]:
-    wrong = [text for text in texts if "=" not in text]
-    if wrong:
-        raise SpecError([Problem(option, text, "NAME=VALUE is needed.") for text in wrong])
-    return dict(text.split("=", 1) for text in texts)

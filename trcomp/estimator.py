@@ -193,6 +193,11 @@ class Estimator:
         return f"{base[:room].rstrip('-')}-{stamp}"
 
 
+def problems_of(words: Mapping[str, Any]) -> list[Problem]:
+    """All that is wrong with words of `Estimator` and of its `fit` (inputs, job_name) together."""
+    return _spec_and_problems({"job_name": "a", **words})[1]
+
+
 def _spec_and_problems(words: dict[str, Any]) -> tuple[JobSpec, list[Problem]]:
     """The spec of some words and all their problems; with problems the spec is of no use."""
     try:

@@ -57,9 +57,9 @@ def channels_problems(names: list[str]) -> Iterator[Problem]:
 
 def checkpoint_path_problems(path: str) -> list[Problem]:
     """The script must find its checkpoints from any directory."""
-    if PurePosixPath(path).is_absolute():
-        return []
-    return [Problem("checkpoint_local_path", path, "an absolute path is needed.")]
+    if not PurePosixPath(path).is_absolute():
+        return [Problem("checkpoint_local_path", path, "an absolute path is needed.")]
+    return text_problems("checkpoint_local_path", path)
 
 
 def place_problems(field: str, place: object) -> list[Problem]:
@@ -71,7 +71,13 @@ def place_problems(field: str, place: object) -> list[Problem]:
         return [Problem(field, place, "a path, file:// or s3:// is needed.")]
     if scheme and scheme[1] == "s3":
         return _string(field, "S3Uri", str(place))
-    return []
+    return text_problems(field, str(place))
+
+
+def text_problems(field: str, text: str) -> list[Problem]:
+    """Text must reach files, arguments and variables."""
+    wrong = _wrong_text(text)
+    return [Problem(field, text, wrong)] if wrong else []
 
 
 def _string(field: str, shape: str, text: str) -> list[Problem]:
@@ -89,6 +95,7 @@ def _hyperparameter_problems(name: Any, value: Any) -> Iterator[Problem]:
     if not isinstance(name, str) or not name or re.search(r"[\s=\0]", name):
         yield Problem("hyperparameters", name, "a name is text without blanks and '='.")
         return
+    yield from text_problems("hyperparameters", name)
     if name.startswith("-"):
         allowed = "it is sent as --name, so give the name without dashes."
         yield Problem("hyperparameters", name, allowed, name.lstrip("-") or None)
@@ -99,6 +106,7 @@ def _hyperparameter_problems(name: Any, value: Any) -> Iterator[Problem]:
     if wrong is not None:
         yield Problem(field, value, wrong)
         return
+    # In ASCII, as JSON is here, SageMaker's limit is far below Linux's for one argument (128 KiB).
     length, longest = len(json.dumps(value)), limits.longest("HyperParameterValue")
     if length > longest:
         allowed = f"{length} characters as JSON; SageMaker takes at most {longest}."
@@ -114,9 +122,7 @@ def _environment_problems(name: Any, value: Any) -> Iterator[Problem]:
     if not isinstance(value, str):
         yield Problem(field, value, "a value is text.", str(value))
         return
-    wrong = _wrong_text(value)
-    if wrong is not None:
-        yield Problem(field, value, wrong)
+    yield from text_problems(field, value)
     longest = limits.longest("TrainingEnvironmentValue")
     if len(value) > longest:
         # The value may be a secret, and is not shown.
@@ -149,7 +155,7 @@ def _wrong_value(value: Any) -> str | None:
 
 def _wrong_text(text: str) -> str | None:
     if "\0" in text:
-        return "an argument or variable cannot hold a NUL character."
+        return "no argument, variable or path can hold a NUL character."
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -247,6 +247,11 @@ class JobSpec(BaseModel):
         _checked(value, rules.place_problems(info.field_name or "", value))
         return to_uri(value)
 
+    @field_validator("role")
+    @classmethod
+    def _role(cls, value: str | None) -> str | None:
+        return _checked(value, rules.text_problems("role", value or ""))
+
     @field_validator("checkpoint_local_path")
     @classmethod
     def _checkpoint_path(cls, value: str | None) -> str | None:

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trcomp import SpecError
-from trcomp.cli import main, parse_script_args
+from trcomp.cli import main
 from trcomp.contract import to_argv
+from trcomp.job_options import parse_script_args
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20)
 NAMES = st.from_regex(r"[a-z][a-z0-9_-]{0,10}", fullmatch=True)
@@ -60,18 +61,28 @@ def test_plan_prints_the_request(capsys: pytest.CaptureFixture[str]) -> None:
 def test_plan_of_a_wrong_job_is_64_and_names_everything(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert main(["plan", "nope.py", "--job-name", "a_b", "--instance-count", "0"]) == 64
+    options = ["--job-name", "a_b", "--instance-count", "0", "--env", "X", "--input", "missing"]
+    assert main(["plan", "nope.py", *options, "--", "--flag"]) == 64
     errors = capsys.readouterr().err
-    assert "2 problems" in errors
+    assert "6 problems" in errors
+    for field in ("entry_point", "job_name", "instance_count", "--env", "inputs", "--flag"):
+        assert field in errors
     assert "Traceback" not in errors
 
 
 @pytest.mark.parametrize(
     "args",
-    [["plan"], ["run", "train.py", "--nope"], ["plan", "train.py", "--env", "A"], ["nope"]],
+    [["plan"], ["run", "train.py", "--nope"], ["plan", "train.py", "--devices", "0"], ["nope"]],
 )
 def test_wrong_usage_is_64(args: list[str]) -> None:
     assert main(args) == 64
+
+
+def test_options_that_once_per_host_would_leave_without_effect_are_refused(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["plan", "train.py", "--once-per-host", "--debug", "--no-compiler"]) == 64
+    assert "2 problems" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["status", "logs", "stop", "report", "remove"])

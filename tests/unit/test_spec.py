@@ -95,6 +95,23 @@ def test_a_hyperparameter_that_does_not_travel_is_refused(value: object) -> None
     assert "hyperparameters['v']" in problems_of(hyperparameters={"v": value})
 
 
+@pytest.mark.parametrize("text", ["a\0", "a\ud800"], ids=["NUL", "surrogate"])
+def test_text_that_no_file_or_argument_can_hold_is_refused_everywhere(text: str) -> None:
+    refused = problems_of(
+        source_dir=text,
+        hyperparameters={"value": text, "inside": [{"a": text}]},
+        environment={"A": text},
+        inputs={"a": text},
+        output_path=text,
+        checkpoint_s3_uri=text,
+        checkpoint_local_path=f"/opt/ml/{text}",
+        role=text,
+    )
+    assert "9 problems" in refused
+    assert "entry_point" in problems_of(entry_point=text)
+    assert "hyperparameters" in problems_of(hyperparameters={text: 1})
+
+
 @pytest.mark.parametrize("name", ["", "a b", "a=b", 3, "sagemaker_job_name", "x" * 257])
 def test_a_hyperparameter_name_that_makes_no_argument_is_refused(name: object) -> None:
     assert "hyperparameters" in problems_of(hyperparameters={name: 1})

@@ -1,0 +1,165 @@
+"""What describes a job on the command line: its options, and the estimator that they make."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from trcomp.config import TrainingCompilerConfig
+from trcomp.errors import Problem, SpecError
+from trcomp.estimator import Estimator, problems_of
+
+_NEGATIVE_NUMBER = re.compile(r"-\d+$|-\d*\.\d+$|-\d+(\.\d*)?[eE][-+]?\d+$")
+
+
+def job_options(command: Any) -> Any:
+    """Give a command the arguments and options that describe a job."""
+    options = [
+        click.argument("script"),
+        click.argument("script_args", nargs=-1, type=click.UNPROCESSED),
+        click.option("--source-dir", help="Directory of SCRIPT; all of it reaches the job."),
+        click.option(
+            "--instance-type",
+            default="local_process",
+            show_default=True,
+            help="Where it runs; local_process is this machine.",
+        ),
+        click.option("--instance-count", default=1, show_default=True, help="Number of hosts."),
+        click.option(
+            "--devices",
+            type=click.IntRange(min=1),
+            help="Virtual CPU devices per host without GPUs.",
+        ),
+        click.option(
+            "--env",
+            "env",
+            multiple=True,
+            metavar="NAME=VALUE",
+            help="A variable for the script; repeatable.",
+        ),
+        click.option(
+            "--input", "inputs", multiple=True, metavar="[CHANNEL=]PLACE", help="Data; repeatable."
+        ),
+        click.option("--output-path", help="Where results go; default: the job's directory."),
+        click.option("--checkpoint-uri", help="Where checkpoints are kept between jobs."),
+        click.option("--job-name", help="Default: the script's name and the time."),
+        click.option(
+            "--compiler/--no-compiler",
+            default=True,
+            help="One worker per device, with XLA (the default) or without.",
+        ),
+        click.option(
+            "--once-per-host", is_flag=True, help="The script starts its ranks itself (xmp.spawn)."
+        ),
+        click.option(
+            "--debug",
+            is_flag=True,
+            help="Write each compiled graph into output/data/compiler, in three forms.",
+        ),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def requested_job(
+    script: str,
+    script_args: Sequence[str],
+    env: Sequence[str],
+    inputs: Sequence[str],
+    devices: int | None,
+    compiler: bool,
+    once_per_host: bool,
+    debug: bool,
+    checkpoint_uri: str | None,
+    job_name: str | None,
+    **words: Any,
+) -> tuple[Estimator, dict[str, Any]]:
+    """An estimator, and the words of its `fit` and `plan`.
+
+    Raises:
+        SpecError: Holds every problem of the whole command line.
+    """
+    problems: list[Problem] = []
+    environment = _pairs("--env", env, problems)
+    if devices is not None:
+        environment["GPU_NUM_DEVICES"] = str(devices)
+    config = None if once_per_host else TrainingCompilerConfig(enabled=compiler, debug=debug)
+    for option, given in {"--debug": debug, "--no-compiler": not compiler}.items():
+        if once_per_host and given:
+            allowed = "it is for workers that trcomp starts; leave out --once-per-host or this."
+            problems.append(Problem(option, True, allowed))
+    words |= {
+        "entry_point": script,
+        "hyperparameters": _hyperparameters(script_args, problems),
+        "environment": environment,
+        "compiler_config": config,
+        "checkpoint_s3_uri": checkpoint_uri,
+    }
+    channels = [text if "=" in text else f"training={text}" for text in inputs]
+    request: dict[str, Any] = {"inputs": _pairs("--input", channels, problems) or None}
+    if job_name is not None:
+        request["job_name"] = job_name
+    problems += problems_of(words | request)
+    if problems:
+        raise SpecError(problems)
+    return Estimator(**words), request
+
+
+def _hyperparameters(script_args: Sequence[str], problems: list[Problem]) -> dict[str, str]:
+    try:
+        return parse_script_args(script_args)
+    except SpecError as error:
+        problems += error.problems
+        return {}
+
+
+def parse_script_args(args: Sequence[str]) -> dict[str, str]:
+    """Arguments of a script as hyperparameters: ``--name value`` or ``--name=value``, as they are.
+
+    A value that starts with "-" is one only if it is a number, as argparse has it; others are
+    given as ``--name=-value``.
+
+    Raises:
+        SpecError: Holds every argument that does not travel as a hyperparameter.
+    """
+    values: dict[str, str] = {}
+    problems: list[Problem] = []
+    index = 0
+    while index < len(args):
+        argument = args[index]
+        index += 1
+        if not argument.startswith("--") or argument == "--":
+            allowed = "a script's arguments are --name value or --name=value."
+            problems.append(Problem("script argument", argument, allowed))
+            continue
+        name, separator, value = argument[2:].partition("=")
+        if not separator:
+            if index == len(args) or _is_option(args[index]):
+                allowed = "it has no value; a hyperparameter is --name value."
+                problems.append(Problem("script argument", argument, allowed))
+                continue
+            value = args[index]
+            index += 1
+        if name in values:
+            allowed = "it is given twice; a hyperparameter has one value."
+            problems.append(Problem("script argument", argument, allowed))
+        values[name] = value
+    if problems:
+        raise SpecError(problems)
+    return values
+
+
+def _pairs(option: str, texts: Sequence[str], problems: list[Problem]) -> dict[str, str]:
+    """The values of a repeatable option by their names; adds what is wrong to problems."""
+    for text in texts:
+        if "=" not in text:
+            problems.append(Problem(option, text, "NAME=VALUE is needed."))
+    return dict(text.split("=", 1) for text in texts if "=" in text)
+
+
+def _is_option(text: str) -> bool:
+    return text.startswith("-") and text != "-" and _NEGATIVE_NUMBER.match(text) is None
