@@ -174,6 +174,26 @@ def test_a_failed_job_says_whose_fault_it_was(workplace: Path) -> None:
     assert job_processes(job) == []
 
 
+def test_a_host_that_is_slow_to_end_is_blamed_if_it_failed_first(
+    workplace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPU_NUM_DEVICES", "1")
+    script = """
+        import atexit, os, pathlib, sys, time
+        gate = pathlib.Path(os.environ["GATE"])
+        if os.environ["RANK"] == "1":
+            # Runs once the worker has said why it fails.
+            atexit.register(lambda: (gate.touch(), time.sleep(600)))
+            raise ValueError("the cause")
+        while not gate.exists():
+            time.sleep(0.01)
+        sys.exit(5)
+    """
+    environment = {"GATE": str(workplace / "gate")}
+    with pytest.raises(JobFailedError, match="rank 1 on algo-2 failed, exit code 1: ValueError"):
+        estimator(workplace, script, instance_count=2, environment=environment).fit(logs="None")
+
+
 def test_the_scripts_own_exit_code_is_kept(workplace: Path) -> None:
     with pytest.raises(JobFailedError) as caught:
         estimator(workplace, "raise SystemExit(7)").fit()

@@ -73,6 +73,18 @@ def test_a_stopped_job_has_no_failure(end: Ends) -> None:
     assert blamed(Outcome((end(0, -15, at=5, told=True),), signal=15), "algo-1") is None
 
 
+def test_who_failed_before_the_host_was_stopped_is_blamed_still(end: Ends) -> None:
+    exits = (
+        end(0, 1, at=9, told=True, error_at=8),
+        end(1, -15, at=9, told=True, error_at=4),
+        end(2, -15, at=9, told=True),
+    )
+    failure = blamed(Outcome(exits, signal=15, signal_time=5), "algo-1")
+    assert failure is not None
+    assert (failure.rank, failure.exit_code) == (1, 1)
+    assert blamed(Outcome(exits, signal=15, signal_time=3), "algo-1") is None
+
+
 def test_an_end_without_an_exception_shows_the_last_lines(end: Ends) -> None:
     tail = b"".join(b"line %d\n" % n for n in range(100))
     failure = blamed(Outcome((end(0, -9, at=5, tail=tail),)), "algo-1")

@@ -116,14 +116,13 @@ class _Run:
         )
 
     def _ended(self, site: Site, outcome: Outcome, what: str) -> int:
+        failed = failure.blamed(outcome, site.contract.current_host, what)
+        if failed is not None:
+            self.say(failed.summary)
+            failure.write(site.paths.failure, failed.text, failed.time)
         if outcome.signal is not None:
             return self._stopped(outcome.signal)
-        failed = failure.blamed(outcome, site.contract.current_host, what)
-        if failed is None:
-            return 0
-        self.say(failed.summary)
-        failure.write(site.paths.failure, failed.text, failed.time)
-        return failed.exit_code
+        return 0 if failed is None else failed.exit_code
 
     def _stopped(self, number: int) -> int:
         self.say(f"Stopped by {signal.Signals(number).name}; all processes have ended.")

@@ -68,22 +68,21 @@ def blamed(outcome: Outcome, host: str, what: str = "The script") -> Failure | N
 
     A worker's time is that of its error file, or else of its end: one that raised first may end
     last. Workers that we told to stop are not to blame for how they end, unless they had failed
-    before that.
+    before that. The same holds where this host itself was told to stop: most often since another
+    host failed, and that may have been brought down by an error raised here.
 
     Args:
         outcome: How all workers ended.
         host: This host's name.
         what: The subject of the sentence about one that left no exception.
     """
-    if outcome.signal is not None:
-        return None
     failures: list[tuple[float, Exit, ErrorReport | None]] = []
     for ended in outcome.exits:
         path = ended.worker.error_file
         report = None if path is None or ended.returncode == 0 else error_file.read(path)
-        if report is not None:
+        if report is not None and report.time < outcome.signal_time:
             failures.append((report.time, ended, report))
-        elif ended.returncode != 0 and not ended.told_to_stop:
+        elif ended.returncode != 0 and not ended.told_to_stop and outcome.signal is None:
             failures.append((ended.time, ended, None))
     if not failures:
         return None

@@ -7,6 +7,7 @@ start all --> wait for an end or a signal --> first failure, or SIGTERM: tell th
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import signal
 import subprocess
@@ -67,10 +68,17 @@ class Exit:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How the workers ended, in that order, and the signal that stopped them, if one did."""
+    """How the workers ended, in that order, and the signal that stopped them, if one did.
+
+    Attributes:
+        exits: The ends.
+        signal: What this process was sent, None if it was left alone.
+        signal_time: When, in seconds since the epoch.
+    """
 
     exits: tuple[Exit, ...]
     signal: int | None = None
+    signal_time: float = math.inf
 
 
 @dataclass
@@ -118,6 +126,7 @@ class _Supervision:
         self._ended: list[tuple[_Running, int, float, bool]] = []
         self._deadline: float | None = None
         self._signal: int | None = None
+        self._signal_time = math.inf
         self._killed = False
 
     def start(self, worker: Worker) -> None:
@@ -165,7 +174,7 @@ class _Supervision:
             Exit(running.worker, returncode, at, told, running.pump.tail)
             for running, returncode, at, told in self._ended
         )
-        return Outcome(exits, self._signal)
+        return Outcome(exits, self._signal, self._signal_time)
 
     def _collect(self) -> None:
         for pid, returncode in reaped():
@@ -181,7 +190,8 @@ class _Supervision:
         received = self._signals.received
         failed = any(returncode != 0 for _, returncode, _, _ in self._ended)
         if self._deadline is None and (received or failed):
-            self._signal = received[0] if received else None
+            if received:
+                self._signal, self._signal_time = received[0], time.time()
             self._deadline = time.monotonic() + self._grace_seconds
             self._send(self._signal or signal.SIGTERM)
         elif len(received) > 1:
