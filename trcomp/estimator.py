@@ -13,7 +13,7 @@ from trcomp.backends.base import Plan
 from trcomp.config import TrainingCompilerConfig
 from trcomp.errors import Problem, SpecError, nearest
 from trcomp.job import Job
-from trcomp.spec import JobSpec
+from trcomp.spec import JobSpec, copied
 
 Inputs = str | Path | Mapping[str, str | Path] | None
 
@@ -71,12 +71,12 @@ class Estimator:
         self._words: dict[str, Any] = unknown | {
             "entry_point": entry_point,
             "source_dir": source_dir,
-            "hyperparameters": _copied(hyperparameters),
-            "environment": _copied(environment),
+            "hyperparameters": copied(hyperparameters),
+            "environment": copied(environment),
             "instance_type": instance_type,
             "instance_count": instance_count,
             "compiler_config": compiler_config,
-            "distribution": _copied(distribution),
+            "distribution": copied(distribution),
             "output_path": output_path,
             "checkpoint_s3_uri": checkpoint_s3_uri,
             "checkpoint_local_path": checkpoint_local_path,
@@ -160,7 +160,7 @@ class Estimator:
 
     def hyperparameters(self) -> dict[str, Any]:
         """A copy of the hyperparameters."""
-        return dict(_copied(self._words["hyperparameters"]) or {})
+        return dict(copied(self._words["hyperparameters"]) or {})
 
     def set_hyperparameters(self, **values: Any) -> None:
         """Set some hyperparameters for the jobs to come.
@@ -169,7 +169,7 @@ class Estimator:
             SpecError: Nothing was changed.
         """
         before = self._words
-        self._words = before | {"hyperparameters": self.hyperparameters() | _copied(values)}
+        self._words = before | {"hyperparameters": self.hyperparameters() | copied(values)}
         try:
             self.to_spec()
         except SpecError:
@@ -216,12 +216,3 @@ def _spec_and_problems(words: dict[str, Any]) -> tuple[JobSpec, list[Problem]]:
 
 def _word(problem: Problem) -> str:
     return re.split(r"[.\[]", problem.field)[0]
-
-
-def _copied(value: Any) -> Any:
-    """A copy down to what is no container: a value of another kind is for JobSpec to refuse."""
-    if isinstance(value, Mapping):
-        return {key: _copied(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_copied(item) for item in value]
-    return value

@@ -60,12 +60,12 @@ def run(
         with suppress(JobNotFoundError):
             _stop(job, view, console)
         raise
-    summarise(job, record, console)
+    _summarise(job, record, console)
     raise_for_outcome(record)
     return record
 
 
-def summarise(job: Job, record: JobRecord, console: Console) -> None:
+def _summarise(job: Job, record: JobRecord, console: Console) -> None:
     """Print what an ended job did, how fast, and where its results are."""
     rows = _result_rows(record)
     if record.status is not JobStatus.FAILED:

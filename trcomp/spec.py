@@ -191,8 +191,7 @@ class JobSpec(BaseModel):
         if not isinstance(value, Mapping):
             return {} if value is None else value
         _checked(value, rules.hyperparameters_problems(value))
-        # Copied to the bottom: the user's dict stays the user's.
-        return {name: _plain(item) for name, item in value.items()}
+        return copied(value)
 
     @field_validator("environment", mode="before")
     @classmethod
@@ -258,6 +257,15 @@ class JobSpec(BaseModel):
         return _checked(value, rules.checkpoint_path_problems(value) if value else [])
 
 
+def copied(value: Any) -> Any:
+    """A copy down to what is no container, with lists for tuples, as JSON gives it back."""
+    if isinstance(value, Mapping):
+        return {key: copied(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [copied(item) for item in value]
+    return value
+
+
 def to_uri(place: str | Path) -> str:
     """A place as a URI: ``s3://`` stays, a path or ``file://`` becomes ``file:///absolute``."""
     text = str(place)
@@ -309,12 +317,3 @@ def _unknown(word: str, value: object) -> Problem:
         return Problem(word, value, "not supported yet; leave it out.")
     words = [*JobSpec.model_fields, "base_job_name", *LATER]
     return Problem(word, value, "there is no such word.", nearest(word, words))
-
-
-def _plain(value: Any) -> Any:
-    """A copy as JSON gives it back: tuples are lists."""
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    return value

@@ -15,12 +15,8 @@ from trcomp.errors import Problem, SpecError
 from trcomp.spec import JobSpec, local_path
 
 NAME = "process"
-_OWN_VARIABLES = (
-    "SAGEMAKER_BASE_DIR",
-    "TRAINING_JOB_NAME",
-    flags.HOST_ADDRESSES.name,
-    flags.LOG_DIR.name,
-)
+_OWN_VARIABLES = ("SAGEMAKER_BASE_DIR", "TRAINING_JOB_NAME")
+"""What each host is given beside the flags of its job."""
 
 
 def problems(spec: JobSpec) -> list[Problem]:

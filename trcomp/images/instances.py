@@ -14,11 +14,10 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from trcomp.rules import LOCAL_TYPES
+
 AS_OF = "2026-11"
 """When the table was last written."""
-
-LOCAL_TYPES = ("local_process", "local", "local_gpu")
-"""This machine: its devices are found, not looked up."""
 
 
 @dataclass(frozen=True)
