@@ -14,7 +14,7 @@ import torch
 from torch.utils import backend_registration
 
 from trcomp.errors import DeviceError, ForkedProcessError
-from trcomp.runtime import rng
+from trcomp.runtime import rng, unwinding
 
 NAME = "xla"
 
@@ -168,9 +168,8 @@ def _register() -> torch.device:
     backend_registration.rename_privateuse1_backend(NAME)
     torch._register_device_module(NAME, XlaModule())
     torch._C._acc.register_python_privateuseone_hook(backend_registration._DummyPrivateUse1Hook())
-    torch._C._acc.register_python_privateuseone_device_guard(
-        backend_registration._DummyDeviceGuard()
-    )
+    torch._C._acc.register_python_privateuseone_device_guard(unwinding.DeviceGuard())
+    unwinding.register()
     # The native property asks for torch's own XLA dispatch key, which is another one.
     setattr(torch.Tensor, "is_xla", property(lambda tensor: tensor.device.type == NAME))  # noqa: B010
     # The client copies from any host memory, so there is nothing to pin; torch's own would ask the

@@ -53,7 +53,8 @@ def _behind_barrier(arguments: Sequence[Any]) -> list[Any]:
     places = [i for i, argument in enumerate(arguments) if is_device_tensor(argument)]
     made = list(arguments)
     if places:
-        copies = _Barrier.apply(*(arguments[i] for i in places))
+        with torch.enable_grad():
+            copies = _Barrier.apply(*(arguments[i] for i in places))
         for i, copy in zip(places, copies, strict=True):
             made[i] = copy
     return made
@@ -64,12 +65,7 @@ def register() -> None:
     detach, inputs = checkpoint.detach_variable, checkpoint._CheckpointFrame.get_inputs
 
     def detach_variable(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-        with torch.no_grad():
-            hidden = _behind_barrier(arguments)
-        for copy, argument in zip(hidden, arguments, strict=True):
-            if copy is not argument:
-                copy.requires_grad_(argument.requires_grad)
-        return detach(tuple(hidden))
+        return detach(tuple(_behind_barrier(arguments)))
 
     def get_inputs(self: Any) -> list[Any]:
         return _behind_barrier(inputs(self))
