@@ -19,8 +19,9 @@ from trcomp.runtime.ops.registry import find
 HALF = """
     __matmul__ addbmm addmm addmv addr baddbmm bmm chain_matmul conv1d conv2d conv3d convolution
     conv_tbc conv_transpose1d conv_transpose2d.input conv_transpose3d.input einsum linalg_multi_dot
-    linalg_vecdot linear lstm_cell gru_cell matmul mm multi_dot mv prelu rnn_relu_cell rnn_tanh_cell
-    scaled_dot_product_attention
+    linalg_vecdot linear matmul mm multi_dot mv prelu scaled_dot_product_attention
+    lstm.input lstm.data lstm_cell gru.input gru.data gru_cell rnn_relu.input rnn_relu.data
+    rnn_relu_cell rnn_tanh.input rnn_tanh.data rnn_tanh_cell
 """
 """Run in the region's dtype."""
 
