@@ -1,6 +1,8 @@
-"""Microseconds of host time per recorded operation: forward, backward and optimizer.
+"""Host time of recording: forward, backward and optimizer.
 
-The peer is PyTorch's own dispatch of the same step on meta tensors: it computes no numbers either.
+Two measures: the whole step's host time per part, with PyTorch's modules and autograd in it, as
+a ratio to the same step on meta tensors, which computes no numbers either; and each operator's own
+cost, its output tensor included, by calling every operator of the step again by itself.
 Run: python -m benchmarks recording
 """
 
@@ -12,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import trcomp.runtime as rt
 from benchmarks.models import MODELS, Trainer
@@ -42,6 +45,39 @@ def _parts(trainer: Trainer) -> tuple[dict[str, float], dict[str, int]]:
     return seconds, nodes
 
 
+class _Calls(TorchDispatchMode):
+    """Keeps every operator call of a step with its arguments."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = []
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        self.calls.append((func, args, kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+
+@torch.no_grad()
+def _each(trainer: Trainer) -> list[float]:
+    """Microseconds of each operator of a step that records something, by itself."""
+    with torch.enable_grad(), _Calls() as log:
+        trainer.step()
+    rt.sync(wait=True)
+    costs = []
+    for func, args, kwargs in log.calls:
+        before = rt.metrics()["recorded_nodes"]
+        func(*args, **kwargs)
+        nodes = rt.metrics()["recorded_nodes"] - before
+        if not nodes:
+            continue
+        times = [_timed(lambda: func(*args, **kwargs))[0] for _ in range(9)]  # noqa: B023
+        costs.append(statistics.median(times) / nodes * 1e6)
+    rt.sync(wait=True)
+    return costs
+
+
 def measure(name: str) -> dict[str, Any]:
     """One model's figures: operations and microseconds each by part, and the peer's step."""
     model = MODELS[name]()
@@ -68,6 +104,9 @@ def measure(name: str) -> dict[str, Any]:
         }
     total = sum(statistics.median(values) for values in samples.values())
     row["us_per_operation"] = round(total / sum(nodes.values()) * 1e6, 1)
+    costs = _each(trainer)
+    row["operator_us_median"] = round(statistics.median(costs), 1)
+    row["operator_us_p90"] = round(statistics.quantiles(costs, n=10)[-1], 1)
     row["record_ms"] = round(total * 1e3, 1)
     row["sync_ms"] = round(statistics.median(syncs) * 1e3, 1)
     row["ratio_to_meta_dispatch"] = round(statistics.median(ratios), 2)
@@ -86,8 +125,9 @@ def main() -> list[dict[str, Any]]:
             for part in ("forward", "backward", "optimizer")
         )
         print(
-            f"{name:<16} {parts}  | all {row['us_per_operation']} us/op, record {row['record_ms']} "
-            f"ms, sync {row['sync_ms']} ms, {row['ratio_to_meta_dispatch']}x meta dispatch",
+            f"{name:<16} {parts}\n{'':<16} an operator alone: median {row['operator_us_median']} "
+            f"us, p90 {row['operator_us_p90']} us; whole step: record {row['record_ms']} ms, sync "
+            f"{row['sync_ms']} ms, {row['ratio_to_meta_dispatch']}x of meta dispatch",
             flush=True,
         )
     return rows
