@@ -1,18 +1,27 @@
-"""Storages that torch makes by itself, as `torch.load(map_location="xla")` does.
+"""Storages in files: tensors that share one are written once and share it again when read.
 
-torch asks the device's allocator for their memory. The device has none to offer from Python, so
+torch asks the device's allocator for the memory of a storage that it makes by itself, as
+`torch.load(map_location="xla")` does. The device has none to offer from Python, so
 `torch.UntypedStorage(size, device="xla")` is answered here, with zeros that the caller overwrites.
+
+torch writes a tensor on a device named "xla" as a host copy of its own, which would untie tied
+weights and store them twice. Tensors of this device are written as those of any other, by storage.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import Any
 
 import torch
+from torch._utils import _rebuild_tensor_v2
+from torch.utils.hooks import warn_if_has_hooks
 
 from trcomp.runtime.device import NAME
 
 _new = torch.UntypedStorage.__new__
+_reduce_alone = torch.Tensor._reduce_ex_internal
+_reduce_storage = torch.storage.TypedStorage.__reduce__
 
 
 def _make(cls: type[torch.UntypedStorage], *args: Any, **kwargs: Any) -> torch.UntypedStorage:
@@ -25,6 +34,37 @@ def _make(cls: type[torch.UntypedStorage], *args: Any, **kwargs: Any) -> torch.U
     return torch.empty(size, dtype=torch.uint8, device=device).untyped_storage()
 
 
+def _reduce_shared(self: torch.Tensor, protocol: Any) -> Any:
+    """How a tensor is written: its place in a storage, which a file holds once."""
+    new_dtype = self.dtype in torch.storage._new_dtypes()
+    if self.device.type != NAME or new_dtype or self.is_conj() or self.is_neg():
+        return _reduce_alone(self, protocol)
+    warn_if_has_hooks(self)
+    held = torch.storage.TypedStorage(
+        wrap_storage=self.untyped_storage(), dtype=self.dtype, _internal=True
+    )
+    place = (int(self.storage_offset()), tuple(self.size()), self.stride())
+    return _rebuild_tensor_v2, (held, *place, self.requires_grad, OrderedDict())
+
+
+def _to_device(storage: torch.storage.TypedStorage) -> torch.storage.TypedStorage:
+    return torch.storage.TypedStorage(
+        wrap_storage=storage._untyped_storage.to(device=NAME), dtype=storage.dtype, _internal=True
+    )
+
+
+def _reduce_typed_storage(self: torch.storage.TypedStorage) -> Any:
+    """How a storage is pickled where no file keeps storages apart: by way of the host."""
+    if self._untyped_storage.device.type != NAME:
+        return _reduce_storage(self)
+    host = torch.storage.TypedStorage(
+        wrap_storage=self._untyped_storage.cpu(), dtype=self.dtype, _internal=True
+    )
+    return _to_device, (host,)
+
+
 def register() -> None:
     """Answer for storages on the device."""
     torch.UntypedStorage.__new__ = _make  # type: ignore[method-assign, assignment]
+    torch.Tensor._reduce_ex_internal = _reduce_shared  # type: ignore[method-assign]
+    torch.storage.TypedStorage.__reduce__ = _reduce_typed_storage  # type: ignore[method-assign]

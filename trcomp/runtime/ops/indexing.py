@@ -15,6 +15,7 @@ from trcomp.runtime import storage
 from trcomp.runtime.device import DEVICE
 from trcomp.runtime.dispatch import Recorder, emit, implements, put_back
 from trcomp.runtime.dtypes import cast
+from trcomp.runtime.fallback import run_on_cpu
 from trcomp.runtime.ops.registry import RULES, find, lowers
 
 _MASKS = (torch.bool, torch.uint8)
@@ -176,3 +177,14 @@ def embedding_dense_backward(
     if padding_idx >= 0:
         grad = jnp.where((places == padding_idx)[:, None], 0, grad)
     return jnp.zeros(ctx.size, grad.dtype).at[places].add(grad)
+
+
+@implements("repeat_interleave.Tensor")
+def repeat_interleave_tensor(
+    repeats: torch.Tensor, *, output_size: int | None = None
+) -> torch.Tensor:
+    """For each position of the result, which element stands there; read only if no size is told."""
+    if output_size is None:
+        return run_on_cpu(find("repeat_interleave.Tensor"), repeats)
+    positions = torch.arange(output_size, device=repeats.device)
+    return torch.searchsorted(repeats.cumsum(0), positions, right=True).to(repeats.dtype)
