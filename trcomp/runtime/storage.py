@@ -107,11 +107,19 @@ def is_dense(size: tuple[int, ...], stride: tuple[int, ...]) -> bool:
     return True
 
 
+@lru_cache(maxsize=1 << 14)
+def dense_stride(size: tuple[int, ...], stride: tuple[int, ...]) -> tuple[int, ...]:
+    """Strides of a copy that preserves the format: the same if they are dense."""
+    if is_dense(size, stride):
+        return stride
+    return torch.empty_like(torch.empty_strided(size, stride, device="meta")).stride()
+
+
 def stride_as(tensor: torch.Tensor, memory_format: torch.memory_format | None) -> tuple[int, ...]:
     """The strides of a copy of `tensor`: its own if they are dense, or those asked for."""
     size = tuple(tensor.size())
     if memory_format in (None, torch.preserve_format):
-        return tensor.stride() if is_dense(size, tensor.stride()) else contiguous_stride(size)
+        return dense_stride(size, tensor.stride())
     return torch.empty(size, device="meta", memory_format=memory_format).stride()
 
 
