@@ -1,0 +1,425 @@
+"""What lazy tensors are known to get wrong, one behaviour a test, with the right answer.
+
+The cases come from public reports against PyTorch/XLA and its users' projects; those about random
+draws, layers, indexing and recompiles are tested with their subjects in the files beside this one.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+import transformers
+
+import trcomp.runtime as rt
+from tests.runtime.agreement import assert_agrees, assert_alike, on_device
+from trcomp.runtime.device import DEVICE
+from trcomp.runtime.graph import build
+from trcomp.runtime.ir import restore_pending, take_pending
+from trcomp.runtime.metrics import counters
+
+pytestmark = pytest.mark.runtime
+
+
+@pytest.fixture(autouse=True)
+def settled() -> None:
+    rt.sync(wait=True)
+
+
+# Views, aliases, in-place writes, ties.
+
+
+def test_new_data_leaves_old_views_on_the_old_values() -> None:
+    def run(x: torch.Tensor) -> Any:
+        parameter = torch.nn.Parameter(x.detach().clone())
+        view = parameter.detach()[1:]
+        parameter.data = torch.full_like(parameter, 9)
+        view.add_(1)
+        return parameter.detach(), view
+
+    assert_agrees(run, torch.arange(3.0))
+
+
+def test_a_module_and_its_optimizer_follow_a_change_of_dtype() -> None:
+    model = torch.nn.Linear(2, 2).to(DEVICE)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    for dtype in (torch.bfloat16, torch.float64):
+        model.to(dtype)
+        assert {p.dtype for p in model.parameters()} == {dtype}
+        optimizer.zero_grad()
+        model(torch.ones(1, 2, dtype=dtype, device=DEVICE)).sum().backward()
+        before = model.bias.tolist()
+        optimizer.step()
+        assert model.bias.tolist() == pytest.approx([b - 1 for b in before], rel=1e-2)
+    assert model.half().weight.dtype == torch.float16
+
+
+def test_several_writes_to_one_tensor_in_a_step_still_reuse_its_memory() -> None:
+    x = torch.zeros(1000, device=DEVICE)
+    rt.sync(wait=True)
+    before = counters.donated_buffers
+    x.add_(1).mul_(2)
+    x[3] = 5.0
+    x.view(10, 100)[0].neg_()
+    rt.sync()
+    assert counters.donated_buffers == before + 1
+    assert x[:5].tolist() == [-2, -2, -2, -5, -2]
+
+
+def test_a_write_through_flatten_reaches_the_base() -> None:
+    def run(x: torch.Tensor) -> torch.Tensor:
+        x = x.clone()
+        x.flatten().mul_(3)
+        x.flatten(0, 1)[0] -= 1
+        x.t().reshape(-1).add_(100)  # a copy: reaches nothing
+        return x
+
+    assert_agrees(run, torch.arange(4.0).view(2, 2))
+
+
+def test_a_model_keeps_its_ties_and_number_of_parameters_on_the_device() -> None:
+    config = transformers.GPT2Config(
+        vocab_size=50, n_positions=8, n_embd=16, n_layer=1, n_head=2, tie_word_embeddings=True
+    )
+    model = transformers.GPT2LMHeadModel(config)
+    count, names = model.num_parameters(), len(dict(model.named_parameters()))
+    model.to(DEVICE)
+    assert model.lm_head.weight is model.transformer.wte.weight
+    assert (model.num_parameters(), len(dict(model.named_parameters()))) == (count, names)
+    model.to("cpu").to(DEVICE)
+    assert model.lm_head.weight is model.transformer.wte.weight
+
+
+def test_both_names_of_a_tied_weight_are_restored(tmp_path: Path) -> None:
+    def made() -> torch.nn.Sequential:
+        model = torch.nn.Sequential(torch.nn.Embedding(4, 3), torch.nn.Linear(3, 4, bias=False))
+        model[1].weight = model[0].weight
+        return model.to(DEVICE)
+
+    model = made()
+    model(torch.tensor([1], device=DEVICE)).sum().backward()
+    torch.optim.SGD(model.parameters(), lr=1.0).step()
+    torch.save(model.state_dict(), tmp_path / "m")
+    again = made()
+    again.load_state_dict(torch.load(tmp_path / "m", weights_only=True))
+    assert again[0].weight is again[1].weight
+    assert again[1].weight.tolist() == model[0].weight.tolist()
+
+
+def test_as_strided_reads_and_writes_overlapping_windows() -> None:
+    def run(x: torch.Tensor) -> Any:
+        x = x.clone()
+        windows = x.as_strided((4, 3), (1, 1)).clone()
+        x.as_strided((2, 2), (3, 1), 1).zero_()
+        return windows, x, torch.as_strided(x, (3,), (2,))
+
+    assert_agrees(run, torch.arange(6.0))
+
+
+# Numbers and their dtypes.
+
+
+PROMOTIONS: dict[str, Callable[..., torch.Tensor]] = {
+    "where with numbers": lambda h, w: torch.where(h > 0, 1.0, 0),
+    "where with a number": lambda h, w: torch.where(w > 0, w, 0.5),
+    "where with a 0-dim tensor": lambda h, w: torch.where(
+        h > 0, h, torch.tensor(2.0, dtype=torch.float64, device=h.device)
+    ),
+    "cat": lambda h, w: torch.cat([h, w, w > 0]),
+    "stack": lambda h, w: torch.stack([h, w]),
+    "addcdiv": lambda h, w: torch.addcdiv(h.float(), h, w + 10),
+    "addcmul": lambda h, w: torch.addcmul(h, h.double(), w),
+    "lerp": lambda h, w: torch.lerp(h, h + 1, 0.25),
+    "index_put of a number": lambda h, w: h.index_put((w.abs() % 2,), h.new_tensor(3)),
+    "a host scalar on the left": lambda h, w: torch.tensor(2.5) * h,
+    "a host scalar minus integers": lambda h, w: torch.tensor(2.5) - w,
+    "a number to the power of integers": lambda h, w: 2 ** w.abs(),
+    "integers over integers": lambda h, w: w / (w.abs() + 1),
+    "sum of bools": lambda h, w: (w > 0).sum(),
+    "mean of halves": lambda h, w: h.mean(),
+    "arange times half": lambda h, w: torch.arange(3, device=h.device) * h,
+}
+
+
+@pytest.mark.parametrize("name", PROMOTIONS)
+def test_dtypes_are_torchs(name: str) -> None:
+    half, whole = torch.tensor([1.5, -2.0, 0.25]).bfloat16(), torch.tensor([3, -1, 0])
+    assert_agrees(PROMOTIONS[name], half, whole)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8, torch.bool])
+def test_index_dtypes_are_taken_or_refused_as_on_the_cpu(dtype: torch.dtype) -> None:
+    index = torch.tensor([1, 0, 1, 0]).to(dtype)
+
+    def write(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+        x = x.clone()
+        x[index] = 7.0
+        return x
+
+    def add(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+        return x.index_put((index,), x[:1], accumulate=True)
+
+    def outcome(function: Callable[..., Any], x: torch.Tensor, index: torch.Tensor) -> Any:
+        try:
+            return function(x, index).tolist()
+        except (IndexError, RuntimeError) as error:
+            return type(error)
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "indexing with dtype torch.uint8")
+        # torch refuses to write one number at a uint8 mask, by an accident of its fast path.
+        writes = [] if dtype is torch.uint8 else [write]
+        for function in (lambda x, i: x[i], add, *writes):
+            due = outcome(function, torch.arange(4.0), index)
+            assert outcome(function, torch.arange(4.0, device=DEVICE), index.to(DEVICE)) == due
+
+
+def test_index_dtypes_that_are_no_index_are_refused() -> None:
+    x = torch.arange(4.0, device=DEVICE)
+    with pytest.raises((IndexError, RuntimeError), match="indices must be long"):
+        x[torch.ones(2, device=DEVICE)]
+    with pytest.raises(RuntimeError, match="int32/int64"):
+        x.gather(0, torch.ones(2, device=DEVICE))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_gelus_gradient_has_the_dtype_of_its_input(dtype: torch.dtype) -> None:
+    layer = torch.nn.Linear(3, 3).to(DEVICE)
+    x = torch.ones(2, 3, device=DEVICE, requires_grad=True)
+    with torch.autocast("xla", dtype=dtype):
+        middle = layer(x)
+        middle.retain_grad()
+        loss = F.gelu(middle).float().sum()
+    loss.backward()
+    assert middle.dtype == middle.grad.dtype == dtype  # type: ignore[union-attr]
+    assert x.grad is not None and x.grad.dtype == torch.float32
+
+
+def test_batch_norm_in_eval_passes_gradients_by_its_running_statistics() -> None:
+    def run(x: torch.Tensor) -> torch.Tensor:
+        layer = torch.nn.BatchNorm1d(3).eval()
+        layer.running_mean.copy_(torch.tensor([1.0, 2.0, 3.0]))  # type: ignore[union-attr]
+        layer.running_var.copy_(torch.tensor([4.0, 5.0, 6.0]))  # type: ignore[union-attr]
+        made: torch.Tensor = layer.to(x.device)(x)
+        return made
+
+    assert_agrees(run, torch.rand(4, 3).requires_grad_())
+
+
+def test_max_pooling_gives_indices_and_gradients_and_can_be_undone() -> None:
+    def run(x: torch.Tensor) -> Any:
+        made, indices = F.max_pool2d(x, 2, return_indices=True)
+        return made, indices, F.max_unpool2d(made * 2, indices, 2)
+
+    x = torch.rand(1, 2, 4, 4, generator=torch.Generator().manual_seed(0))
+    assert_agrees(run, x.requires_grad_(), falls_back=True)
+
+
+def test_a_loss_whose_every_target_is_ignored_trains_nothing() -> None:
+    layer = torch.nn.Linear(2, 3).to(DEVICE)
+    loss = F.cross_entropy(
+        layer(torch.ones(2, 2, device=DEVICE)),
+        torch.full((2,), -100, device=DEVICE),
+        reduction="sum",
+    )
+    loss.backward()
+    assert loss.item() == 0
+    assert layer.weight.grad is not None and not layer.weight.grad.any().item()
+
+
+# Graphs, keys, donation.
+
+
+def test_a_graph_is_the_same_text_in_every_process() -> None:
+    script = """
+import torch, trcomp.runtime as rt
+from trcomp.runtime.graph import build
+from trcomp.runtime.ir import take_pending
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Dropout(0.5)).to("xla")
+optimizer = torch.optim.Adam(model.parameters())
+x = torch.ones(2, 3).to("xla")
+rt.sync()
+model(x).sum().backward()
+optimizer.step()
+print(build(take_pending(), donate=True))
+"""
+    texts = [
+        subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", script],
+            check=True,
+            capture_output=True,
+            text=True,
+            env={"PYTHONHASHSEED": seed, "PATH": ""},
+        ).stdout
+        for seed in ("1", "2")
+    ]
+    assert texts[0] == texts[1]
+    assert len(texts[0].splitlines()) > 10
+
+
+def _key(make: Callable[[], Any]) -> Any:
+    made = make()
+    pending = take_pending()
+    key = build(pending, donate=False).key
+    restore_pending(pending)
+    rt.sync()
+    del made
+    return key
+
+
+def test_graphs_that_differ_have_different_keys_and_equal_ones_the_same() -> None:
+    x, y = torch.ones(3, device=DEVICE), torch.ones(3, device=DEVICE)
+    flat, wide = torch.ones(6, device=DEVICE), torch.ones(2, 3, device=DEVICE)
+    rt.sync()
+    makes: list[Callable[[], Any]] = [
+        lambda: x * y + x,
+        lambda: x * y + y,
+        lambda: x + y,
+        lambda: (x + y, y + x),
+        lambda: x + x,
+        lambda: x + 1,
+        lambda: x + 1.0,
+        lambda: flat[1:4] + 1.0,
+        lambda: flat[2:5] + 1.0,
+        lambda: flat[::2] + 1.0,
+        lambda: wide.sum(0),
+        lambda: wide.sum(1),
+        lambda: wide.sum(0, keepdim=True),
+        lambda: wide.softmax(0),
+        lambda: wide.softmax(1),
+        lambda: wide.double(),
+        lambda: wide.half(),
+    ]
+    keys = [_key(make) for make in makes]
+    assert len(set(keys)) == len(keys)
+    assert [_key(make) for make in makes] == keys
+
+
+def test_a_save_in_the_middle_of_a_step_takes_nothing_from_the_next(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Linear(3, 2).to(DEVICE)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+    for i in range(4):
+        loss = model(torch.ones(2, 3, device=DEVICE)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        if i == 2:
+            torch.save(model.state_dict(), tmp_path / "middle.pt")
+            torch.save(optimizer.state_dict(), tmp_path / "optimizer.pt")
+        optimizer.step()
+        rt.sync()
+    assert loss.isfinite().item()
+    saved = torch.load(tmp_path / "middle.pt", weights_only=True)
+    assert saved["weight"].tolist() != model.weight.tolist()
+
+
+def test_the_result_of_a_step_is_not_taken_by_the_next() -> None:
+    x = torch.zeros(100, device=DEVICE)
+    kept = []
+    for _ in range(4):
+        x = x + 1
+        rt.sync()
+        kept.append(x)
+    assert [t[0].item() for t in kept] == [1, 2, 3, 4]
+    y = kept[-1]
+    y.add_(1)
+    rt.sync()
+    z = y * 1
+    del y
+    rt.sync()
+    assert z[0].item() == 5
+
+
+def test_a_batch_of_another_size_compiles_once_more() -> None:
+    layer = torch.nn.Linear(3, 2).to(DEVICE)
+    compiles = []
+    for size in (4, 4, 4, 2, 4, 2):
+        before = counters.compiles
+        layer(torch.ones(size, 3).to(DEVICE)).sum().backward()
+        rt.sync()
+        layer.zero_grad()
+        rt.sync()
+        compiles.append(counters.compiles - before)
+    assert compiles == [1, 0, 0, 1, 0, 0]
+
+
+@pytest.mark.parametrize("capturable", [False, True])
+def test_adams_step_count_stays_where_torch_keeps_it(capturable: bool) -> None:
+    weight = torch.nn.Parameter(torch.ones(2, device=DEVICE))
+    optimizer = torch.optim.Adam([weight], capturable=capturable)
+    where = "xla" if capturable else "cpu"
+    for _ in range(2):
+        weight.square().sum().backward()
+        optimizer.step()
+        assert optimizer.state[weight]["step"].device.type == where
+        optimizer.load_state_dict(optimizer.state_dict())
+        assert optimizer.state[weight]["step"].device.type == where
+
+
+def test_micro_batches_without_a_step_mark_are_one_graph() -> None:
+    layer = torch.nn.Linear(3, 1).to(DEVICE)
+    rt.sync()
+    before = counters.executions
+    for i in range(20):
+        layer(torch.full((2, 3), float(i), device=DEVICE)).sum().backward()
+    assert counters.executions == before
+    assert layer.weight.grad is not None
+    assert layer.weight.grad.tolist() == [[2.0 * sum(range(20))] * 3]
+    assert counters.executions == before + 1
+
+
+# Clipping.
+
+
+@pytest.mark.parametrize("norm_type", [1.0, 2, 3.5, float("inf"), "inf"])
+@pytest.mark.parametrize("foreach", [True, False])
+def test_gradients_are_clipped_by_every_norm_without_a_read(
+    norm_type: float, foreach: bool
+) -> None:
+    def clip(*weights: torch.Tensor) -> Any:
+        for weight in weights:
+            weight.grad = weight.detach() * 3
+        total = torch.nn.utils.clip_grad_norm_(
+            weights, 0.5, float(norm_type), error_if_nonfinite=False, foreach=foreach
+        )
+        return total, [weight.grad for weight in weights]
+
+    weights = [torch.linspace(-1, 2, n) for n in (3, 5)]
+    moved = [on_device(w) for w in weights]
+    rt.sync()
+    before = counters.early_syncs
+    made = clip(*moved)
+    assert counters.early_syncs == before
+    assert_alike(made, clip(*weights))
+
+
+def test_a_norm_that_is_not_finite_is_an_error_when_asked_for() -> None:
+    weight = torch.nn.Parameter(torch.ones(2, device=DEVICE))
+    weight.grad = torch.full_like(weight, float("nan"))
+    with pytest.raises(RuntimeError, match="non-finite"):
+        torch.nn.utils.clip_grad_norm_([weight], 1.0, error_if_nonfinite=True)
+
+
+# Steps.
+
+
+def test_the_loss_that_is_logged_is_the_steps_own() -> None:
+    weight = torch.nn.Parameter(torch.tensor([4.0], device=DEVICE))
+    optimizer = torch.optim.SGD([weight], lr=0.25)
+    logged = []
+    for _ in range(3):
+        loss = weight.square().sum()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        logged.append(loss.detach())
+        rt.sync()
+    assert [entry.item() for entry in logged] == [16, 4, 1]
