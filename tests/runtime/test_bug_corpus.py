@@ -189,6 +189,27 @@ def test_index_dtypes_that_are_no_index_are_refused() -> None:
         x.gather(0, torch.ones(2, device=DEVICE))
 
 
+@pytest.mark.parametrize(
+    "product",
+    [
+        torch.mm,
+        lambda h, w: torch.bmm(h[None], w[None]),
+        lambda h, w: torch.addmm(w, h, w),
+        lambda h, w: torch.mv(h, w[0]),
+        lambda h, w: F.linear(h, w),
+        lambda h, w: F.conv1d(h[None], w[None]),
+        lambda h, w: F.scaled_dot_product_attention(h[None], w[None], w[None]),
+    ],
+)
+def test_an_input_that_was_not_cast_to_its_layers_dtype_is_refused(
+    product: Callable[..., torch.Tensor],
+) -> None:
+    half, full = torch.ones(2, 2).bfloat16(), torch.ones(2, 2)
+    for move in (lambda t: t, on_device):
+        with pytest.raises(RuntimeError, match=r"dtype|type"):
+            product(move(half), move(full))
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_gelus_gradient_has_the_dtype_of_its_input(dtype: torch.dtype) -> None:
     layer = torch.nn.Linear(3, 3).to(DEVICE)

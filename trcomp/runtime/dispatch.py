@@ -310,6 +310,8 @@ class Recorder:
         self, args: Sequence[Any]
     ) -> tuple[tuple[Output, ...], tuple[torch.dtype, ...], tuple[bool, ...]]:
         """Ask torch's meta kernel what comes out; it raises what torch raises for bad arguments."""
+        if self.rule.one_dtype:
+            check_one_dtype(self.rule.name, args)
         count = self._num_positional
         meta = tree_map(to_meta, list(args))
         keywords = dict(zip(self._names[count:], meta[count:], strict=True))
@@ -354,6 +356,19 @@ def to_meta(argument: Any) -> Any:
     if isinstance(argument, torch.device) and argument.type == NAME:
         return torch.device("meta")
     return argument
+
+
+def check_one_dtype(name: str, arguments: Sequence[Any]) -> None:
+    """Refuse tensors of several dtypes.
+
+    Raises:
+        RuntimeError: There are two, as where a layer's input was not cast.
+    """
+    dtypes = [a.dtype for a in arguments if isinstance(a, torch.Tensor)]
+    if len(set(dtypes)) > 1:
+        raise RuntimeError(
+            f"{name} expects tensors of the same dtype, but got {', '.join(map(str, dtypes))}"
+        )
 
 
 def described(tensor: torch.Tensor) -> Output:

@@ -11,7 +11,7 @@ import torch
 
 from trcomp.runtime import rng
 from trcomp.runtime.debugging import wrapped
-from trcomp.runtime.dispatch import KEY, Lifted, implement, library, record
+from trcomp.runtime.dispatch import KEY, Lifted, check_one_dtype, implement, library, record
 from trcomp.runtime.dtypes import cast
 from trcomp.runtime.ops.philox import keep_mask
 from trcomp.runtime.ops.registry import find, lowers
@@ -232,6 +232,8 @@ def scaled_dot_product_attention(
         scale: 1 / sqrt(width) by default.
         enable_gqa: Key and value may have fewer heads, each shared by a group of query heads.
     """
+    if not query.dtype == key.dtype == value.dtype:
+        check_one_dtype("scaled_dot_product_attention", (query, key, value))
     if enable_gqa and query.dim() > 3 and query.shape[-3] != key.shape[-3]:
         key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
         value = value.repeat_interleave(query.shape[-3] // value.shape[-3], -3)

@@ -156,7 +156,7 @@ def _depthwise(shifted: list[Any], weight: Any) -> Any:
     return total.reshape(batch, -1, *size)
 
 
-@lowers("convolution")
+@lowers("convolution", one_dtype=True)
 def convolution(
     ctx: Any,
     input: Any,

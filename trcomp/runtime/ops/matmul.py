@@ -7,7 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 import torch
 
-from trcomp.runtime.dispatch import implements, record, to_meta
+from trcomp.runtime.dispatch import check_one_dtype, implements, record, to_meta
 from trcomp.runtime.dtypes import cast
 from trcomp.runtime.ops.registry import lowers
 from trcomp.runtime.storage import output
@@ -26,7 +26,7 @@ def _scaled(array: Any, factor: Any, dtype: Any) -> Any:
     return array if _is_one(factor) else array * cast(factor, dtype)
 
 
-@lowers("mm")
+@lowers("mm", one_dtype=True)
 def mm(ctx: Any, self: Any, mat2: Any) -> Any:
     return product(self, mat2, ctx.dtype)
 
@@ -36,7 +36,7 @@ def bmm(ctx: Any, self: Any, mat2: Any) -> Any:
     return product(self, mat2, ctx.dtype)
 
 
-@lowers("mv")
+@lowers("mv", one_dtype=True)
 def mv(ctx: Any, self: Any, vec: Any) -> Any:
     return product(self, vec, ctx.dtype)
 
@@ -63,22 +63,22 @@ def _added(ctx: Any, self: Any, made: Any, beta: Any, alpha: Any) -> Any:
     return kept + made
 
 
-@lowers("addmm")
+@lowers("addmm", one_dtype=True)
 def addmm(ctx: Any, self: Any, mat1: Any, mat2: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
     return _added(ctx, self, product(mat1, mat2, ctx.dtype), beta, alpha)
 
 
-@lowers("addmv")
+@lowers("addmv", one_dtype=True)
 def addmv(ctx: Any, self: Any, mat: Any, vec: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
     return _added(ctx, self, product(mat, vec, ctx.dtype), beta, alpha)
 
 
-@lowers("baddbmm")
+@lowers("baddbmm", one_dtype=True)
 def baddbmm(ctx: Any, self: Any, batch1: Any, batch2: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
     return _added(ctx, self, product(batch1, batch2, ctx.dtype), beta, alpha)
 
 
-@lowers("addbmm")
+@lowers("addbmm", one_dtype=True)
 def addbmm(ctx: Any, self: Any, batch1: Any, batch2: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
     made = product(batch1, batch2, ctx.dtype).sum(0)
     return _added(ctx, self, made, beta, alpha)
@@ -129,6 +129,7 @@ def linear(
         or not input.dim()
         or _differ(input, weight)
     ):
+        check_one_dtype("linear", (input, weight))
         # torch's own kernel says what is wrong, in its words.
         torch.nn.functional.linear(*(to_meta(t) for t in (input, weight, bias)))
     size = (*input.shape[:-1], weight.shape[0])
@@ -154,3 +155,33 @@ def linear_backward(
         )
     )
     return tuple(next(made) if wanted else None for wanted in mask)
+
+
+@lowers("trcomp::trilinear")
+def _trilinear(ctx: Any, i1: Any, i2: Any, i3: Any, present: Any, out: tuple[int, ...]) -> Any:
+    return jnp.einsum(i1, present[0], i2, present[1], i3, present[2], out, optimize="optimal")
+
+
+@implements("_trilinear")
+def trilinear(
+    i1: torch.Tensor,
+    i2: torch.Tensor,
+    i3: torch.Tensor,
+    expand1: list[int],
+    expand2: list[int],
+    expand3: list[int],
+    sumdim: list[int],
+    unroll_dim: int = 1,
+) -> torch.Tensor:
+    """The product of three tensors, each broadcast along some dimensions, summed over `sumdim`."""
+    dims = range(i1.dim() + len(expand1))
+    operands = ((i1, expand1), (i2, expand2), (i3, expand3))
+    present = tuple(tuple(d for d in dims if d not in expanded) for _, expanded in operands)
+    extents = {
+        d: tensor.shape[place]
+        for (tensor, _), axes in zip(operands, present, strict=True)
+        for place, d in enumerate(axes)
+    }
+    kept = tuple(d for d in dims if d not in sumdim)
+    size = tuple(extents[d] for d in kept)
+    return record("trcomp::trilinear", (i1, i2, i3, present, kept), [output(size, i1.dtype)])[0]

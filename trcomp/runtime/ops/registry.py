@@ -27,13 +27,15 @@ class Rule:
     """Names of number arguments that are baked into the graph because shapes or forms follow."""
     collective: bool = False
     """Whether it needs every rank: its graph then runs over the mesh."""
+    one_dtype: bool = False
+    """Whether torch refuses tensors of several dtypes; its meta kernels do not say so."""
 
 
 RULES: dict[str, Rule] = {}
 
 
 def lowers(
-    *names: str, static: Iterable[str] = (), collective: bool = False
+    *names: str, static: Iterable[str] = (), collective: bool = False, one_dtype: bool = False
 ) -> Callable[[Lowering], Lowering]:
     """Register a rule for operators by name: `add.Tensor` (aten's), or `trcomp::name` (ours).
 
@@ -47,7 +49,7 @@ def lowers(
                 raise ValueError(f"{name} has two lowerings")
             if "::" not in name:
                 find(name)
-            RULES[name] = Rule(name, lower, frozenset(static), collective)
+            RULES[name] = Rule(name, lower, frozenset(static), collective, one_dtype)
         return lower
 
     return register
