@@ -16,6 +16,7 @@ from trcomp.runtime.dtypes import cast
 from trcomp.runtime.ops.philox import keep_mask
 from trcomp.runtime.ops.registry import find, lowers
 from trcomp.runtime.storage import output
+from trcomp.runtime.whole import is_real
 
 _math = torch.ops.aten._scaled_dot_product_attention_math.default
 
@@ -197,8 +198,8 @@ def _kept_whole(
 ) -> bool:
     """Whether the nodes here cover the call: real device tensors, equal batches and dtypes."""
     tensors = [query, key, value, *([] if mask is None else [mask])]
-    if not all(hasattr(t.untyped_storage(), "value") for t in tensors):
-        return False  # fake or functional tensors, while torch.compile traces
+    if not is_real(*tensors):
+        return False
     same = query.dtype == key.dtype == value.dtype and query.dtype.is_floating_point
     if mask is not None and mask.dtype not in (torch.bool, query.dtype):
         return False
