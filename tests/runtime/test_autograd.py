@@ -257,6 +257,12 @@ TRANSFORMS: dict[str, Callable[[torch.Tensor], Any]] = {
     "jacrev": lambda x: torch.func.jacrev(lambda t: t.softmax(-1))(x[0]),
     "jacfwd": lambda x: torch.func.jacfwd(lambda t: t.softmax(-1))(x[0]),
     "hessian": lambda x: torch.func.hessian(lambda t: (t.sin() * t).sum())(x[0]),
+    "grad of attention": lambda x: torch.func.grad(
+        lambda t: F.scaled_dot_product_attention(t, t, t).square().sum()
+    )(x[None]),
+    "vmap of grad of attention": lambda x: torch.func.vmap(
+        torch.func.grad(lambda t: F.scaled_dot_product_attention(t, t, t).square().sum())
+    )(torch.stack([x[None], x[None] + 1])),
     "linearize": lambda x: torch.func.linearize(torch.tanh, x)[1](x),
 }
 
