@@ -289,6 +289,23 @@ def test_gradients_per_sample() -> None:
     assert_agrees(run, sample(5, 4), sample(2, 4), sample(2))
 
 
+@pytest.mark.parametrize("kind", [torch.nn.LSTM, torch.nn.GRU])
+@pytest.mark.parametrize("bias", [True, False])
+def test_recurrent_layers_are_differentiated_by_torch_func(kind: Any, bias: bool) -> None:
+    def run(x: torch.Tensor) -> Any:
+        torch.manual_seed(0)
+        layer = kind(4, 3, bias=bias).to(x.device)
+        parameters = {name: p.detach() for name, p in layer.named_parameters()}
+
+        def loss(parameters: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+            made: torch.Tensor = torch.func.functional_call(layer, parameters, (x,))[0]
+            return made.square().sum()
+
+        return torch.func.grad(loss, (0, 1))(parameters, x)
+
+    assert_agrees(run, sample(2, 3, 4))
+
+
 def test_ensembles_of_models() -> None:
     models = [torch.nn.Linear(3, 2).to(DEVICE) for _ in range(3)]
     parameters, buffers = torch.func.stack_module_state(models)  # type: ignore[arg-type]
