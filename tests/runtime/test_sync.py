@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -190,6 +191,15 @@ def test_debug_writes_each_compiled_graph(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert "mm -> float32[3, 5]" in written["txt"]
     assert "stablehlo.dot_general" in written["stablehlo.txt"]
     assert "f32[3,5]" in written["hlo.txt"]
+
+
+def test_executables_that_are_used_least_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(import_module("trcomp.runtime.sync"), "_MAX_EXECUTABLES", 0)
+    monkeypatch.setattr(import_module("trcomp.runtime.sync"), "_executables", OrderedDict())
+    delta = Delta()
+    for _ in range(2):
+        assert (torch.ones(3, device=DEVICE) + 1).tolist() == [2.0] * 3
+    assert delta.compiles == 2
 
 
 def test_an_operator_that_cannot_be_lowered_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,8 +21,9 @@ MAX_ELEMENTS = 512
 
 
 def strides(tensor: torch.Tensor) -> list[int]:
-    """Strides that mean something: those of dimensions with more than one element."""
-    return [s for n, s in zip(tensor.shape, tensor.stride(), strict=True) if n > 1]
+    """Strides that mean something: of a tensor with elements, in dimensions with several."""
+    pairs = zip(tensor.shape, tensor.stride(), strict=True)
+    return [s for n, s in pairs if n > 1] if tensor.numel() else []
 
 
 class Twins:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Hashable
 
 import jax
@@ -17,7 +17,9 @@ from trcomp.runtime.ir import Buffer, Value
 from trcomp.runtime.metrics import counters
 from trcomp.runtime.peers import blaming_peers, check_alike
 
-_executables: dict[Hashable, Executable] = {}
+_executables: OrderedDict[Hashable, Executable] = OrderedDict()
+_MAX_EXECUTABLES = 2048
+"""A script whose every step is another graph would fill the memory with executables."""
 _lock = threading.RLock()
 _in_flight: deque[tuple[jax.Array, Executable]] = deque()
 _MAX_IN_FLIGHT = 2
@@ -73,7 +75,10 @@ def _run(graph: Graph) -> None:
         check_alike(graph.collectives, is_new=executable is None)
     if executable is None:
         executable = _executables[graph.key] = compile_graph(graph)
+        if len(_executables) > _MAX_EXECUTABLES:
+            _executables.popitem(last=False)
     else:
+        _executables.move_to_end(graph.key)
         counters.cache_hits += 1
     with blaming_peers(), explained(executable):
         results = executable.run(*arguments(graph, executable.donated, executable.kept))
