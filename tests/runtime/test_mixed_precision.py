@@ -356,6 +356,15 @@ def test_unscaled_gradients_are_clipped_without_a_read() -> None:
         scaler.unscale_(optimizer)
 
 
+@pytest.mark.parametrize("fused", [True, None])
+def test_a_step_leaves_the_gradients_unscaled(fused: bool | None) -> None:
+    weight = torch.nn.Parameter(ones(3))
+    optimizer, scaler = torch.optim.AdamW([weight], fused=fused), _scaler()
+    scaler.scale((weight * 3).sum()).backward()
+    scaler.step(optimizer)
+    assert weight.grad is not None and weight.grad.tolist() == [3, 3, 3]
+
+
 def test_a_scaler_stays_off_and_its_state_is_saved() -> None:
     weight = torch.nn.Parameter(ones(2))
     optimizer = torch.optim.SGD([weight], lr=0.5)

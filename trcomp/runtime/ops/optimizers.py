@@ -37,9 +37,10 @@ def _guarded(old: Any, new: Any, found_inf: Any) -> Any:
     return new if found_inf is None else jnp.where(found_inf.reshape(()) != 0, old, new)
 
 
-def _unscaled(grad: Any, scale: Any, maximize: bool) -> Any:
-    grad = grad if scale is None else grad / cast(scale.reshape(()), grad.dtype)
-    return -grad if maximize else grad
+def _unscale(grads: Tensors, scale: torch.Tensor | None) -> None:
+    """Divide gradients by a scaler's scale, in place: torch's fused kernels leave them so."""
+    if scale is not None:
+        torch._foreach_div_(list(grads), scale)
 
 
 @lowers("trcomp::fused_adam")
@@ -59,7 +60,6 @@ def _fused_adam(
     decoupled: bool,
     amsgrad: bool,
     maximize: bool,
-    grad_scale: Any,
     found_inf: Any,
 ) -> Any:
     made: list[list[Any]] = [[], [], [], []]
@@ -68,7 +68,7 @@ def _fused_adam(
     ):
         dtype = param.dtype
         rate, b1, b2, decay, tiny = (cast(n, dtype) for n in (lr, beta1, beta2, weight_decay, eps))
-        grad = _unscaled(cast(grad, dtype), grad_scale, maximize)
+        grad = cast(-grad if maximize else grad, dtype)
         old = param
         if decoupled:
             param = param * (1 - rate * decay)
@@ -109,11 +109,12 @@ def _adam(decoupled: bool) -> Any:
         grad_scale: torch.Tensor | None = None,
         found_inf: torch.Tensor | None = None,
     ) -> None:
+        _unscale(grads, grad_scale)
         numbers = [_number(n) for n in (lr, beta1, beta2, weight_decay, eps)]
         _update(
             "trcomp::fused_adam",
             [self, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, grads, state_steps],
-            [*numbers, decoupled, amsgrad, maximize, grad_scale, found_inf],
+            [*numbers, decoupled, amsgrad, maximize, found_inf],
             written=4 if amsgrad else 3,
         )
 
@@ -138,14 +139,13 @@ def _fused_sgd(
     nesterov: bool,
     maximize: bool,
     is_first_step: bool,
-    grad_scale: Any,
     found_inf: Any,
 ) -> Any:
     made: list[list[Any]] = [[], []]
     for i, (param, grad) in enumerate(zip(params, grads, strict=True)):
         dtype = param.dtype
         rate, decay, speed, damp = (cast(n, dtype) for n in (lr, weight_decay, momentum, dampening))
-        grad = _unscaled(cast(grad, dtype), grad_scale, maximize) + param * decay
+        grad = cast(-grad if maximize else grad, dtype) + param * decay
         if with_momentum:
             velocity = grad if is_first_step else buffers[i] * speed + grad * (1 - damp)
             made[1].append(_guarded(buffers[i], velocity, found_inf))
@@ -171,12 +171,13 @@ def _fused_sgd_(
     found_inf: torch.Tensor | None = None,
 ) -> None:
     buffers = list(momentum_buffer_list)
+    _unscale(grads, grad_scale)
     numbers = [_number(n) for n in (lr, weight_decay, momentum, dampening)]
     flags = [bool(buffers), nesterov, maximize, is_first_step]
     _update(
         "trcomp::fused_sgd",
         [self, buffers, grads],
-        [*numbers, *flags, grad_scale, found_inf],
+        [*numbers, *flags, found_inf],
         written=2,
     )
 
@@ -193,14 +194,13 @@ def _fused_adagrad(
     weight_decay: Any,
     eps: Any,
     maximize: bool,
-    grad_scale: Any,
     found_inf: Any,
 ) -> Any:
     made: list[list[Any]] = [[], []]
     for param, total, grad, step in zip(params, state_sums, grads, steps, strict=True):
         dtype = param.dtype
         rate, slow, decay, tiny = (cast(n, dtype) for n in (lr, lr_decay, weight_decay, eps))
-        grad = _unscaled(cast(grad, dtype), grad_scale, maximize) + param * decay
+        grad = cast(-grad if maximize else grad, dtype) + param * decay
         rate = rate / (1 + (cast(step, dtype) - 1) * slow)
         new_total = total + grad * grad
         updated = param - rate * grad / (jnp.sqrt(new_total) + tiny)
@@ -224,10 +224,11 @@ def _fused_adagrad_(
     grad_scale: torch.Tensor | None = None,
     found_inf: torch.Tensor | None = None,
 ) -> None:
+    _unscale(grads, grad_scale)
     numbers = [_number(n) for n in (lr, lr_decay, weight_decay, eps)]
     _update(
         "trcomp::fused_adagrad",
         [self, state_sums, grads, state_steps],
-        [*numbers, maximize, grad_scale, found_inf],
+        [*numbers, maximize, found_inf],
         written=2,
     )
