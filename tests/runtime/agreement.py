@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -11,7 +11,9 @@ from torch.utils._pytree import tree_flatten, tree_map
 from trcomp.runtime.device import DEVICE
 from trcomp.runtime.metrics import counters
 
-TOLERANCES = {
+Tolerances = Mapping[torch.dtype, tuple[float, float]]
+
+TOLERANCES: Tolerances = {
     torch.float64: (1e-9, 1e-9),
     torch.float32: (1e-4, 1e-5),
     torch.bfloat16: (2e-2, 1e-2),
@@ -33,7 +35,7 @@ def leaves(result: Any) -> list[Any]:
     return tree_flatten(result)[0]
 
 
-def assert_alike(actual: Any, expected: Any) -> None:
+def assert_alike(actual: Any, expected: Any, tolerances: Tolerances = TOLERANCES) -> None:
     """Tensors agree in dtype, size and elements, within what the dtype can hold."""
     got, due = leaves(actual), leaves(expected)
     assert len(got) == len(due)
@@ -42,7 +44,7 @@ def assert_alike(actual: Any, expected: Any) -> None:
             assert left == right
             continue
         assert (left.dtype, left.size()) == (right.dtype, right.size())
-        rtol, atol = TOLERANCES.get(right.dtype, (0.0, 0.0))
+        rtol, atol = tolerances.get(right.dtype, (0.0, 0.0))
         torch.testing.assert_close(
             left.detach().cpu(), right.detach(), rtol=rtol, atol=atol, equal_nan=True
         )

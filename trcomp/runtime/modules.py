@@ -7,12 +7,18 @@ ordinary conversion, by `.data`, does not mind those, so that one steps in where
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
+from torch.nn.modules.lazy import LazyModuleMixin
+from torch.nn.parameter import UninitializedParameter
 
 from trcomp.errors import DeviceError
 from trcomp.runtime.device import NAME
 
 _swap = torch.utils.swap_tensors
+_waiting: Any = UninitializedParameter
 
 
 def _swap_or_set(old: torch.Tensor, new: torch.Tensor) -> None:
@@ -36,7 +42,27 @@ def _swap_or_set(old: torch.Tensor, new: torch.Tensor) -> None:
         ) from error
 
 
+def _apply_to_lazy(
+    self: torch.nn.Module, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True
+) -> torch.nn.Module:
+    """`Module._apply` of a lazy module: parameters that have no shape yet can't be swapped."""
+    parameters: dict[str, Any] = self._parameters
+    waiting = {n: p for n, p in parameters.items() if isinstance(p, UninitializedParameter)}
+    parameters.update(dict.fromkeys(waiting))
+    torch.nn.Module._apply(self, fn, recurse)
+    for name, old in waiting.items():
+        with torch.no_grad():
+            new = fn(old)
+        if torch._has_compatible_shallow_copy_type(old, new):
+            old.data = new
+            parameters[name] = old
+        else:
+            parameters[name] = _waiting(old.requires_grad, new.device, new.dtype)
+    return self
+
+
 def register() -> None:
     """Convert modules by swapping."""
     torch.__future__.set_swap_module_params_on_conversion(True)
     torch.utils.swap_tensors = _swap_or_set
+    setattr(LazyModuleMixin, "_apply", _apply_to_lazy)  # noqa: B010 - the mixin has none

@@ -7,9 +7,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import torch
 
 from trcomp.runtime.dtypes import cast
-from trcomp.runtime.ops.registry import lowers
+from trcomp.runtime.ops.registry import find, lowers
+from trcomp.runtime.whole import composed, is_real, keep_whole
 
 _NONE, _MEAN, _SUM = 0, 1, 2
 """aten's reduction codes."""
@@ -112,6 +114,50 @@ def nll_loss_backward(
     at = jnp.expand_dims(-jnp.where(each != 0, grad * each, 0), axis)
     classes = jax.lax.broadcasted_iota(named.dtype, self.shape, axis)
     return jnp.where(classes == jnp.expand_dims(named, axis), at, 0)
+
+
+_cross_entropy_loss = find("cross_entropy_loss")
+
+
+def cross_entropy_loss(
+    self: torch.Tensor,
+    target: torch.Tensor,
+    weight: torch.Tensor | None = None,
+    reduction: int = _MEAN,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+) -> torch.Tensor:
+    """log_softmax and nll_loss; a mean with smoothed labels without torch's `masked_select`.
+
+    Args:
+        self: Scores, `(batch, classes, ...)` or `(classes,)`.
+        target: Class indices, int64, `(batch, ...)` or `()`; or probabilities, sized as `self`.
+        weight: One per class, `(classes,)`.
+        reduction: aten's code.
+        ignore_index: Targets of this value do not count.
+        label_smoothing: Share of each target that is spread over all classes, from 0 to 1.
+    """
+    smoothed = reduction == _MEAN and 0 < label_smoothing <= 1
+    if not smoothed or target.is_floating_point() or not is_real(self, target):
+        made: torch.Tensor = composed(
+            _cross_entropy_loss, self, target, weight, reduction, ignore_index, label_smoothing
+        )
+        return made
+    axis = _class_axis(self)
+    log_probs = torch.log_softmax(self, axis)
+    exact = torch.nn.functional.nll_loss(log_probs, target, weight, ignore_index=ignore_index)
+    counted = target != ignore_index
+    if weight is None:
+        shares, total = log_probs, counted.sum()
+    else:
+        shares = log_probs * weight.view([-1 if d == axis else 1 for d in range(self.dim())])
+        named = weight[torch.where(counted, target, 0)]
+        total = torch.where(counted, named, 0).sum()
+    spread = -torch.where(counted, shares.sum(axis), 0).sum() / total
+    return (1 - label_smoothing) * exact + label_smoothing / self.shape[axis] * spread
+
+
+keep_whole(_cross_entropy_loss, cross_entropy_loss)
 
 
 def _reduced(loss: Any, reduction: int) -> Any:

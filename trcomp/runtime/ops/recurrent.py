@@ -19,11 +19,11 @@ import torch
 from jax import lax
 
 from trcomp.runtime import storage
-from trcomp.runtime.debugging import wrapped
 from trcomp.runtime.device import DEVICE
-from trcomp.runtime.dispatch import KEY, implement, library, record
+from trcomp.runtime.dispatch import record
 from trcomp.runtime.dtypes import cast
 from trcomp.runtime.ops.registry import find, lowers
+from trcomp.runtime.whole import composed, is_real, keep_whole
 
 Tensors = Sequence[torch.Tensor]
 
@@ -202,19 +202,14 @@ class Stack(NamedTuple):
 def _kept_whole(input: torch.Tensor, hx: Tensors, params: Tensors) -> bool:
     """Whether the node here covers the call; torch's composition takes or refuses the others."""
     operands = (input, *hx, *params)
-    # Fake and functional tensors have no value: torch.compile traces the composition.
     return (
-        all(hasattr(tensor.untyped_storage(), "value") for tensor in operands)
+        is_real(*operands)
         and all(tensor.dtype is input.dtype for tensor in operands)
         and input.is_floating_point()
         and input.shape[0] > 0
         and params[0].shape[-1] == input.shape[-1]
         and params[1].shape[-1] == hx[0].shape[-1]
     )
-
-
-def _composed(op: Any, *args: Any) -> Any:
-    return op._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args)
 
 
 def _over_padded(kind: str) -> tuple[Any, Callable[..., Any]]:
@@ -237,7 +232,7 @@ def _over_padded(kind: str) -> tuple[Any, Callable[..., Any]]:
         fits = input.dim() == 3 and all(state.shape[1] == turned.shape[1] for state in states)
         if not fits or not _kept_whole(turned, states, params):
             settings = (has_biases, num_layers, dropout, train, bidirectional, batch_first)
-            return _composed(op, input, hx, params, *settings)
+            return composed(op, input, hx, params, *settings)
         stack = Stack(kind, has_biases, num_layers, dropout if train else 0.0, bidirectional)
         out, *last = stack.run(turned, states, params, None)
         return (out.transpose(0, 1) if batch_first else out, *last)
@@ -264,7 +259,7 @@ def _over_packed(kind: str) -> tuple[Any, Callable[..., Any]]:
         fits = all(state.shape[1] == int(batch_sizes[0]) for state in states)
         if not fits or not _kept_whole(data, states, params):
             settings = (has_biases, num_layers, dropout, train, bidirectional)
-            return _composed(op, data, batch_sizes, hx, params, *settings)
+            return composed(op, data, batch_sizes, hx, params, *settings)
         sizes = batch_sizes.cpu()
         # Which rows are there, (time, batch), and the row of `data` that each of them is.
         present = torch.arange(int(sizes[0])) < sizes[:, None]
@@ -295,7 +290,7 @@ def _over_one_step(kind: str) -> tuple[Any, Callable[..., Any]]:
         weights = [w_ih, w_hh, *biases]
         fits = len(biases) != 1 and all(len(state) == len(input) for state in states)
         if not fits or not _kept_whole(input, states, weights):
-            return _composed(op, input, hx, w_ih, w_hh, b_ih, b_hh)
+            return composed(op, input, hx, w_ih, w_hh, b_ih, b_hh)
         cell = Cell(kind, len(weights), bool(biases))
         _, *last = _Layer.apply(cell, 0, None, input.unsqueeze(0), *states, *weights)
         return tuple(last) if kind == "lstm" else last[0]
@@ -305,8 +300,4 @@ def _over_one_step(kind: str) -> tuple[Any, Callable[..., Any]]:
 
 for _kind in ("lstm", "gru", "rnn_tanh", "rnn_relu"):
     for _op, _kernel in (_over_padded(_kind), _over_packed(_kind), _over_one_step(_kind)):
-        implement(_op, _kernel)
-        _name = _op._schema.name.removeprefix("aten::")
-        if _op._overloadname != "default":
-            _name += f".{_op._overloadname}"
-        library.impl(_name, wrapped(_op, _kernel), f"Autograd{KEY}")
+        keep_whole(_op, _kernel)
