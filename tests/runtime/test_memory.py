@@ -140,7 +140,7 @@ def test_500_steps_leave_nothing_behind() -> None:
 def test_steps_that_end_in_a_read_or_an_error_leave_nothing_behind_either() -> None:
     model, optimizer = _model()
     counts = []
-    for i in range(30):
+    for i in range(15):
         loss = model(torch.ones(4, 64, device=DEVICE)).square().mean()
         loss.backward()
         if i % 3 == 0:
@@ -152,7 +152,6 @@ def test_steps_that_end_in_a_read_or_an_error_leave_nothing_behind_either() -> N
         optimizer.zero_grad()
         rt.sync(wait=True)
         del loss
-        gc.collect()
         counts.append(len(jax.live_arrays()))
     assert len(set(counts[3:])) == 1
 
