@@ -1,4 +1,4 @@
-"""Distances between the rows of two matrices."""
+"""Distances between the rows of two matrices, or of one."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from trcomp.runtime.dtypes import cast
@@ -15,7 +16,11 @@ from trcomp.runtime.ops.registry import lowers
 
 def _distances(x1: Any, x2: Any, p: float) -> Any:
     """p-norms of the differences of rows, shape (..., rows of x1, rows of x2)."""
-    gap = x1[..., :, None, :] - x2[..., None, :, :]
+    return _norms(x1[..., :, None, :] - x2[..., None, :, :], p)
+
+
+def _norms(gap: Any, p: float) -> Any:
+    """p-norms along the last dimension."""
     gap = gap * lax.stop_gradient(jnp.sign(gap))  # its slope at zero is zero, as in torch
     if p == 0:
         return jnp.sum((gap != 0).astype(gap.dtype), axis=-1)
@@ -37,4 +42,21 @@ def cdist(ctx: Any, x1: Any, x2: Any, p: float, compute_mode: int | None) -> Any
 def cdist_backward(ctx: Any, grad: Any, x1: Any, x2: Any, p: float, cdist: Any) -> Any:
     others = cast(x2, ctx.opmath)
     _, pull = jax.vjp(lambda x: _distances(x, others, p), cast(x1, ctx.opmath))
+    return pull(cast(grad, ctx.opmath))[0]
+
+
+def _pairs(rows: Any, p: float) -> Any:
+    """Distances between all pairs of rows, in the order of a matrix's upper triangle."""
+    first, second = np.triu_indices(rows.shape[0], 1)
+    return _norms(rows[first] - rows[second], p)
+
+
+@lowers("_pdist_forward", static=("p",))
+def pdist(ctx: Any, self: Any, p: float = 2) -> Any:
+    return _pairs(cast(self, ctx.opmath), p)
+
+
+@lowers("_pdist_backward", static=("p",))
+def pdist_backward(ctx: Any, grad: Any, self: Any, p: float, pdist: Any) -> Any:
+    _, pull = jax.vjp(lambda x: _pairs(x, p), cast(self, ctx.opmath))
     return pull(cast(grad, ctx.opmath))[0]

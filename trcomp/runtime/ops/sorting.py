@@ -95,6 +95,21 @@ def _median(self: Any, dim: int, keepdim: bool, *, ignore_nan: bool) -> tuple[An
     return _order_statistic(self, rank, dim, keepdim)
 
 
+@lowers("mode")
+def mode(ctx: Any, self: Any, dim: int = -1, keepdim: bool = False) -> Any:
+    if not self.ndim:
+        return self, jnp.zeros((), jnp.int64)
+    axis = dim % self.ndim
+    values, index = sort_with_indices(self, axis, False)
+    places = lax.broadcasted_iota(jnp.int64, values.shape, axis)
+    changes = (places == 0) | (values != jnp.roll(values, 1, axis))
+    starts = lax.cummax(jnp.where(changes, places, 0), axis)
+    # The end of the first longest run: the smallest of the most frequent values.
+    longest = jnp.argmax(places - starts, axis=axis, keepdims=True)
+    picked = [jnp.take_along_axis(array, longest, axis) for array in (values, index)]
+    return tuple(array if keepdim else jnp.squeeze(array, axis) for array in picked)
+
+
 @lowers("median.dim")
 def median_dim(ctx: Any, self: Any, dim: int, keepdim: bool = False) -> Any:
     return _median(self, dim, keepdim, ignore_nan=False)
@@ -122,6 +137,8 @@ def _search(ctx: Any, sequence: Any, values: Any, right: bool, sorter: Any) -> A
     if sorter is not None:
         sequence = jnp.take_along_axis(sequence, sorter, -1)
     side = "right" if right else "left"
+    if not values.size:
+        return jnp.zeros(ctx.size, ctx.dtype)
     if sequence.ndim <= 1:
         return jnp.searchsorted(sequence, values, side=side)
     rows = sequence.reshape(-1, sequence.shape[-1])
