@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from trcomp import flags
 
 if TYPE_CHECKING or flags.ENABLED.get():
-    from trcomp.runtime import ops as ops
+    from trcomp.runtime import bring_up as bring_up
     from trcomp.runtime.xla import (
         DeviceLoader,
         all_gather,

@@ -1,17 +1,5 @@
-"""The operators of the device, in families; importing this registers them all."""
+"""The operators of the device, in families; importing this fills the table of lowerings."""
 
-from trcomp.runtime import (
-    amp,
-    exchange,
-    fallback,
-    generators,
-    grad_scaler,
-    layouts,
-    modules,
-    recompute,
-    serialization,
-)
-from trcomp.runtime.dispatch import register_rules
 from trcomp.runtime.ops import (
     activations,
     adaptive,
@@ -93,16 +81,3 @@ __all__ = [
     "unpooling",
     "view_writes",
 ]
-
-# Kernels that the families wrote by hand are registered by now; the table fills in the rest.
-conjugates.register()
-register_rules()
-fallback.register()
-amp.register()
-exchange.register()
-generators.register()
-grad_scaler.register()
-layouts.register()
-modules.register()
-recompute.register()
-serialization.register()

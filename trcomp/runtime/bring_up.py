@@ -1,0 +1,34 @@
+"""Brings the device up: its operators, then what torch asks of a device around them."""
+
+from trcomp.runtime import (
+    amp,
+    device_module,
+    exchange,
+    fallback,
+    generators,
+    grad_scaler,
+    layouts,
+    modules,
+    ops,
+    recompute,
+    serialization,
+)
+from trcomp.runtime.dispatch import register_rules
+from trcomp.runtime.ops import conjugates
+
+__all__ = ["ops"]
+
+device_module.register()
+# The kernels that the families wrote by hand are registered by now; the table fills in the rest,
+# and what it does not cover falls back.
+conjugates.register()
+register_rules()
+fallback.register()
+amp.register()
+exchange.register()
+generators.register()
+grad_scaler.register()
+layouts.register()
+modules.register()
+recompute.register()
+serialization.register()
