@@ -188,3 +188,16 @@ def repeat_interleave_tensor(
         return run_on_cpu(find("repeat_interleave.Tensor"), repeats)
     positions = torch.arange(output_size, device=repeats.device)
     return torch.searchsorted(repeats.cumsum(0), positions, right=True).to(repeats.dtype)
+
+
+@implements("embedding_renorm_")
+def embedding_renorm_(
+    self: torch.Tensor, indices: torch.Tensor, max_norm: float, norm_type: float
+) -> torch.Tensor:
+    """Scale down the rows of a table that are about to be read and longer than `max_norm`."""
+    places = indices.reshape(-1)
+    rows = self[places]
+    norms = torch.linalg.vector_norm(rows, norm_type, dim=1, keepdim=True)
+    # A row that is named twice is written twice with the same numbers.
+    shorter = torch.where(norms > max_norm, rows * (max_norm / (norms + 1e-7)), rows)
+    return self.index_put_((places,), shorter.to(self.dtype))

@@ -23,6 +23,11 @@ def _wide(array: Any) -> Any:
     return cast(array, jnp.promote_types(array.dtype, np.float32))
 
 
+def _rows(array: Any) -> Any:
+    """Scores or classes as `(batch, classes)`; a lone number is a batch of one class."""
+    return array.reshape(-1, array.shape[-1]) if array.ndim else array.reshape(1, 1)
+
+
 def _hinge(array: Any) -> Any:
     """What lies above zero; the derivative at zero is zero, as in torch."""
     return jnp.where(array > 0, array, 0)
@@ -37,7 +42,7 @@ def _reduced(losses: Any, reduction: int, size: tuple[int, ...]) -> Any:
 def _one_class(
     self: Any, target: Any, p: int, margin: Any, weight: Any, reduction: int, size: tuple[int, ...]
 ) -> Any:
-    scores = self.reshape(-1, self.shape[-1])
+    scores = _rows(self)
     named = target.reshape(-1, 1)
     own = jnp.take_along_axis(scores, named, 1)
     short = _hinge(cast(margin, scores.dtype) - own + scores) ** p
@@ -49,7 +54,7 @@ def _one_class(
 
 def _all_targets(target: Any) -> Any:
     """Whether each row names each class before its first negative entry, `(batch, classes)`."""
-    named = target.reshape(-1, target.shape[-1])
+    named = _rows(target)
     counted = jnp.cumsum(named < 0, 1) == 0
     rows = jnp.arange(len(named))[:, None]
     marks = jnp.zeros(named.shape, bool)
@@ -57,7 +62,7 @@ def _all_targets(target: Any) -> Any:
 
 
 def _many_classes(self: Any, target: Any, reduction: int, size: tuple[int, ...]) -> Any:
-    scores = self.reshape(-1, self.shape[-1])
+    scores = _rows(self)
     named = target.reshape(scores.shape)
     counted = jnp.cumsum(named < 0, 1) == 0
     own = jnp.take_along_axis(scores, jnp.where(counted, named, 0), 1)

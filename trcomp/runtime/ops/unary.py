@@ -66,6 +66,8 @@ FUNCTIONS: dict[str, Function] = {
     "special_i0e": jax.scipy.special.i0e,
     "special_i1": jax.scipy.special.i1,
     "special_i1e": jax.scipy.special.i1e,
+    "special_modified_bessel_i0": jax.scipy.special.i0,
+    "special_modified_bessel_i1": jax.scipy.special.i1,
     "special_ndtri": jax.scipy.special.ndtri,
     "special_entr": jax.scipy.special.entr,
     "i0": jax.scipy.special.i0,
