@@ -9,9 +9,9 @@ import torch
 
 from trcomp import flags
 from trcomp.runtime import reductions, storage
-from trcomp.runtime.dispatch import emit, put_back, tensors_of
 from trcomp.runtime.distributed import world_size
 from trcomp.runtime.ops import collectives  # noqa: F401 - registers the rules
+from trcomp.runtime.recording import emit, put_back, tensors_of
 from trcomp.runtime.sync import sync
 
 

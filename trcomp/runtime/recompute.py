@@ -16,8 +16,8 @@ from jax import lax
 from torch.utils import checkpoint
 
 from trcomp.runtime import storage
-from trcomp.runtime.dispatch import is_device_tensor, record
 from trcomp.runtime.ops.registry import lowers
+from trcomp.runtime.recording import is_device_tensor, record
 from trcomp.runtime.storage import output
 
 

@@ -9,12 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
-from trcomp.runtime.dispatch import implements, record
+from trcomp.runtime.dispatch import implements
 from trcomp.runtime.dtypes import cast
 from trcomp.runtime.ops.pooling import max_over, scatter_planes
 from trcomp.runtime.ops.registry import lowers
 from trcomp.runtime.ops.resizing import along
 from trcomp.runtime.ops.shaping import transpose_of
+from trcomp.runtime.recording import record
 from trcomp.runtime.storage import output
 
 

@@ -11,10 +11,11 @@ import torch
 
 from trcomp.runtime import rng
 from trcomp.runtime.debugging import wrapped
-from trcomp.runtime.dispatch import KEY, Lifted, check_one_dtype, implement, library, record
+from trcomp.runtime.dispatch import KEY, check_one_dtype, implement, library
 from trcomp.runtime.dtypes import cast
 from trcomp.runtime.ops.philox import keep_mask
 from trcomp.runtime.ops.registry import find, lowers
+from trcomp.runtime.recording import Lifted, record
 from trcomp.runtime.storage import output
 from trcomp.runtime.whole import is_real
 

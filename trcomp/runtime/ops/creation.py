@@ -10,9 +10,10 @@ import torch
 from jax import lax
 
 from trcomp.runtime.device import DEVICE
-from trcomp.runtime.dispatch import Lifted, implements, record
+from trcomp.runtime.dispatch import implements
 from trcomp.runtime.dtypes import cast
 from trcomp.runtime.ops.registry import lowers
+from trcomp.runtime.recording import Lifted, record
 from trcomp.runtime.storage import output
 from trcomp.runtime.transfer import to_device
 

@@ -12,9 +12,10 @@ import torch
 from jax import lax
 
 from trcomp.runtime.device import DEVICE
-from trcomp.runtime.dispatch import implements, record
+from trcomp.runtime.dispatch import implements
 from trcomp.runtime.dtypes import cast
 from trcomp.runtime.ops.registry import lowers
+from trcomp.runtime.recording import record
 from trcomp.runtime.storage import output
 
 Lengths = Sequence[int] | torch.Tensor

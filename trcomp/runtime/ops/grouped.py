@@ -8,9 +8,10 @@ import jax.numpy as jnp
 import torch
 from jax import lax
 
-from trcomp.runtime.dispatch import implements, record
+from trcomp.runtime.dispatch import implements
 from trcomp.runtime.dtypes import cast
 from trcomp.runtime.ops.registry import lowers
+from trcomp.runtime.recording import record
 from trcomp.runtime.storage import output
 
 

@@ -13,10 +13,11 @@ import torch
 
 from trcomp.runtime import storage
 from trcomp.runtime.device import DEVICE
-from trcomp.runtime.dispatch import Recorder, emit, implements, put_back
+from trcomp.runtime.dispatch import Recorder, implements
 from trcomp.runtime.dtypes import cast
 from trcomp.runtime.fallback import run_on_cpu
 from trcomp.runtime.ops.registry import RULES, find, lowers
+from trcomp.runtime.recording import emit, put_back
 
 _MASKS = (torch.bool, torch.uint8)
 Indices = Sequence[torch.Tensor | None]

@@ -10,9 +10,10 @@ import numpy as np
 import torch
 from torch.utils._pytree import tree_map
 
-from trcomp.runtime.dispatch import Lifted, implements, record, to_meta
+from trcomp.runtime.dispatch import implements, to_meta
 from trcomp.runtime.dtypes import cast
 from trcomp.runtime.ops.registry import find, lowers
+from trcomp.runtime.recording import Lifted, record
 from trcomp.runtime.storage import output
 
 _NONE, _MEAN = 0, 1

@@ -7,9 +7,10 @@ from typing import Any
 import jax.numpy as jnp
 import torch
 
-from trcomp.runtime.dispatch import check_one_dtype, implements, record, to_meta
+from trcomp.runtime.dispatch import check_one_dtype, implements, to_meta
 from trcomp.runtime.dtypes import cast
 from trcomp.runtime.ops.registry import lowers
+from trcomp.runtime.recording import record
 from trcomp.runtime.storage import output
 
 

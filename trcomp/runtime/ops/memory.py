@@ -10,10 +10,11 @@ import torch
 
 from trcomp.runtime import storage, views
 from trcomp.runtime.device import DEVICE, NAME, check_index
-from trcomp.runtime.dispatch import Lifted, emit, implement, implements, put_back, record, write
+from trcomp.runtime.dispatch import implement, implements
 from trcomp.runtime.dtypes import TO_JAX, cast
 from trcomp.runtime.ir import View
 from trcomp.runtime.ops.registry import find, lowers
+from trcomp.runtime.recording import Lifted, emit, put_back, record, write
 from trcomp.runtime.storage import output
 from trcomp.runtime.transfer import to_device, to_host, upload
 
@@ -249,6 +250,7 @@ def clone(self: torch.Tensor, *, memory_format: torch.memory_format | None = Non
 def _clone_as(
     self: torch.Tensor, dtype: torch.dtype, memory_format: torch.memory_format | None
 ) -> torch.Tensor:
+    TO_JAX[dtype]  # what XLA lacks is refused here, at the caller's line
     self = without_marks(self)
     out = output(tuple(self.size()), dtype, storage.stride_as(self, memory_format))
     return record("trcomp::copy", (self,), [out])[0]

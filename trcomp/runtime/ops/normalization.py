@@ -10,9 +10,10 @@ import numpy as np
 import torch
 from jax import lax
 
-from trcomp.runtime.dispatch import Lifted, emit, implements, put_back, tensors_of
+from trcomp.runtime.dispatch import implements
 from trcomp.runtime.dtypes import cast
 from trcomp.runtime.ops.registry import lowers
+from trcomp.runtime.recording import Lifted, emit, put_back, tensors_of
 from trcomp.runtime.storage import output
 
 

@@ -8,9 +8,10 @@ from typing import Any
 import jax.numpy as jnp
 import torch
 
-from trcomp.runtime.dispatch import Lifted, emit, implements, put_back
+from trcomp.runtime.dispatch import implements
 from trcomp.runtime.dtypes import cast
 from trcomp.runtime.ops.registry import lowers
+from trcomp.runtime.recording import Lifted, emit, put_back
 from trcomp.runtime.storage import is_dense, output
 
 Tensors = Sequence[torch.Tensor]

@@ -11,10 +11,11 @@ import torch
 from jax import lax
 
 from trcomp.runtime import rng, storage
-from trcomp.runtime.dispatch import Lifted, emit, implements, put_back, record
+from trcomp.runtime.dispatch import implements
 from trcomp.runtime.dtypes import cast
 from trcomp.runtime.ops import philox
 from trcomp.runtime.ops.registry import lowers
+from trcomp.runtime.recording import Lifted, emit, put_back, record
 from trcomp.runtime.storage import output
 
 Generator = torch.Generator | None

@@ -20,9 +20,9 @@ from jax import lax
 
 from trcomp.runtime import storage
 from trcomp.runtime.device import DEVICE
-from trcomp.runtime.dispatch import record
 from trcomp.runtime.dtypes import cast
 from trcomp.runtime.ops.registry import find, lowers
+from trcomp.runtime.recording import record
 from trcomp.runtime.whole import composed, is_real, keep_whole
 
 Tensors = Sequence[torch.Tensor]

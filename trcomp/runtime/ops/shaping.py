@@ -42,11 +42,6 @@ def repeat(ctx: Any, self: Any, repeats: tuple[int, ...]) -> Any:
     return jnp.tile(self, repeats) if repeats else self
 
 
-@lowers("_unsafe_view")
-def unsafe_view(ctx: Any, self: Any, size: tuple[int, ...]) -> Any:
-    return self.reshape(ctx.size)
-
-
 @lowers("tril")
 def tril(ctx: Any, self: Any, diagonal: int = 0) -> Any:
     return jnp.tril(self, diagonal)

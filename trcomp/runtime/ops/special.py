@@ -8,10 +8,11 @@ import jax.numpy as jnp
 import torch
 from jax import lax
 
-from trcomp.runtime.dispatch import implements, record
+from trcomp.runtime.dispatch import implements
 from trcomp.runtime.dtypes import cast
 from trcomp.runtime.fallback import run_on_cpu
 from trcomp.runtime.ops.registry import find, lowers
+from trcomp.runtime.recording import record
 from trcomp.runtime.storage import output
 
 _SHIFTS = 6
