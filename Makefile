@@ -4,7 +4,7 @@ TORCH ?= torch==2.13.0
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: install demo check test quick bench docs clean
+.PHONY: install demo check test quick opinfo bench docs clean
 
 install: $(STAMP)
 
@@ -34,6 +34,11 @@ test: check
 
 quick: $(STAMP)
 	$(BIN)/pytest -m "not slow and not e2e"
+
+# Every sample of PyTorch's operators, then the page about them; hours on two cores.
+opinfo: $(STAMP)
+	$(BIN)/python -m tests.runtime.opinfo_run
+	$(BIN)/python -m docs.ops
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from trcomp.runtime.dtypes import cast
 from trcomp.runtime.ops.registry import lowers
 
 
@@ -268,5 +269,5 @@ def householder_product(ctx: Any, input: Any, tau: Any) -> Any:
 def matrix_exp(ctx: Any, self: Any) -> Any:
     if not self.size:
         return self
-    rows = self.reshape(-1, *self.shape[-2:])
+    rows = cast(self, ctx.opmath).reshape(-1, *self.shape[-2:])
     return jax.vmap(jax.scipy.linalg.expm)(rows).reshape(self.shape)

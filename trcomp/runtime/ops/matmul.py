@@ -107,10 +107,10 @@ def _linear_backward(
     grad = grad_output.reshape(-1, weight.shape[0])
     made = []
     if output_mask[0]:
-        made.append((grad @ weight).reshape(self.shape))
+        made.append((grad @ jnp.conj(weight)).reshape(self.shape))
     if output_mask[1]:
         # x.T @ g, then transposed: on the CPU g.T @ x runs 1.5 times longer.
-        made.append((self.reshape(-1, self.shape[-1]).T @ grad).T)
+        made.append((jnp.conj(self).reshape(-1, self.shape[-1]).T @ grad).T)
     if output_mask[2]:
         made.append(grad.sum(0))
     return made
