@@ -19,7 +19,7 @@ from trcomp.errors import InternalError
 from trcomp.runtime import client, dump, views
 from trcomp.runtime.dtypes import TO_JAX, Scalar, cast, opmath
 from trcomp.runtime.graph import Graph, Place
-from trcomp.runtime.ir import ScalarSlot, Signature, TensorSlot, View
+from trcomp.runtime.ir import Block, ScalarSlot, Signature, TensorSlot, View
 from trcomp.runtime.metrics import counters
 from trcomp.runtime.storage import storage_order
 
@@ -122,9 +122,11 @@ class _Lowering:
         node, index = place
         return self._leaves[index] if node < 0 else self._results[node][index]
 
-    def _read(self, place: Place, view: View | None) -> jax.Array:
+    def _read(self, place: Place, view: View | Block | None, numbers: Sequence[Any]) -> jax.Array:
         if view is None:
             return self._at(place)
+        if isinstance(view, Block):
+            return views.read_block(self._at(place), view.view, numbers[view.offset.number])
         known = self._reads.get((place, view))
         if known is None:
             known = self._reads[place, view] = views.read(self._at(place), view)
@@ -140,10 +142,11 @@ class _Lowering:
     def _lower(
         self, signature: Signature, places: tuple[Place, ...], scalars: tuple[float | int, ...]
     ) -> tuple[jax.Array, ...]:
-        operands = [
-            self._read(place, view) for place, view in zip(places, signature.views, strict=True)
-        ]
         numbers = [self._take(number) for number in scalars]
+        operands = [
+            self._read(place, view, numbers)
+            for place, view in zip(places, signature.views, strict=True)
+        ]
 
         def resolve(argument: Any) -> Any:
             if type(argument) is TensorSlot:

@@ -32,6 +32,13 @@ class View(NamedTuple):
     dtype: torch.dtype
 
 
+class Block(NamedTuple):
+    """A view whose place is an input of the graph: `view` as it would lie at the start."""
+
+    view: View
+    offset: ScalarSlot
+
+
 class Output(NamedTuple):
     """What a node makes: a dense tensor of this size, stored in the order of its strides."""
 
@@ -52,7 +59,7 @@ class Signature:
         arguments: The call's positional arguments; tensors and lifted numbers are `TensorSlot`s and
             `ScalarSlot`s, lists are tuples, the rest is static.
         keywords: Its keyword-only arguments likewise, those at their default left out.
-        views: How each tensor operand lies over its storage; None for a storage as a whole.
+        views: How each tensor operand lies over its storage: None for a storage as a whole.
         outputs: What each output is stored as; None for "as operand 0 is".
         compute: The dtypes that the functional op itself would return, one per output; an in-place
             op computes in these and is then cast to its target's.
@@ -67,7 +74,7 @@ class Signature:
         rule: Rule,
         arguments: tuple[Any, ...],
         keywords: dict[str, Any],
-        views: tuple[View | None, ...],
+        views: tuple[View | Block | None, ...],
         outputs: tuple[Output | None, ...],
         compute: tuple[torch.dtype, ...] | None = None,
         present: tuple[bool, ...] | None = None,

@@ -13,6 +13,7 @@ import torch
 from trcomp.runtime import storage
 from trcomp.runtime.device import DEVICE, NAME, Process, check_fork
 from trcomp.runtime.ir import (
+    Block,
     Buffer,
     Node,
     Output,
@@ -74,7 +75,11 @@ class Call:
             return
         node = value.node
         self.sources.append((value.buffer, 0) if node is None else (node, value.index))  # type: ignore[arg-type]
-        self.key.append((tensor.size(), tensor.stride(), tensor.storage_offset(), tensor.dtype))
+        offset: int | None = tensor.storage_offset()
+        if offset and lifts_offset(tensor, value):
+            self.scalars.append(offset)
+            offset = None
+        self.key.append((tensor.size(), tensor.stride(), offset, tensor.dtype))
 
     def number(self, number: Any, kind: type | torch.dtype | None = None) -> None:
         """Take a number: lifted, so that its value is not in the key, unless `is_static`."""
@@ -89,6 +94,18 @@ class Call:
         self.key.append((len(numbers), all_equal(numbers)))
         for number in numbers[:1] if all_equal(numbers) else numbers:
             self.number(number)
+
+
+def lifts_offset(tensor: torch.Tensor, value: Value) -> bool:
+    """Whether where a tensor begins is an input of the graph, which then serves all such places.
+
+    It is for a row-major part, or a broadcast of one, of what is computed already: a script may
+    walk along it, batch by batch or time by time. Within a graph, XLA makes more of a place that it
+    knows.
+    """
+    if value.node is not None or not tensor.storage_offset():
+        return False
+    return tensor.is_contiguous() or storage.is_broadcast_block(tensor.size(), tensor.stride())
 
 
 def all_equal(numbers: Sequence[Any]) -> bool:
@@ -120,7 +137,7 @@ class Slots:
     """A call's arguments with slots in place of operands and lifted numbers; mirrors `Call`."""
 
     def __init__(self) -> None:
-        self.views: list[View | None] = []
+        self.views: list[View | Block | None] = []
         self._num_scalars = 0
 
     def tensor(self, tensor: Any) -> Any:
@@ -128,7 +145,11 @@ class Slots:
             return None
         if not is_device_tensor(tensor):
             return self.number(*as_number(tensor))
-        self.views.append(storage.view_of(tensor))
+        view = storage.view_of(tensor)
+        if lifts_offset(tensor, storage.value_of(tensor)):
+            self.views.append(Block(view._replace(offset=0), self.number(view.offset)))
+        else:
+            self.views.append(view)
         return TensorSlot(len(self.views) - 1)
 
     def stored(self) -> TensorSlot:
@@ -185,7 +206,12 @@ def put_back(tensor: torch.Tensor, node: Node, index: int) -> None:
 
 def write(tensor: torch.Tensor, update: torch.Tensor) -> None:
     """Copy a device tensor of the same size into another, which may be any view."""
-    node = emit("trcomp::write", (Stored(tensor), update, storage.view_of(tensor)), [None])
+    view = storage.view_of(tensor)
+    if tensor.is_contiguous() and lifts_offset(tensor, storage.value_of(tensor)):
+        arguments = (Stored(tensor), update, view.dtype, Lifted(view.offset))
+        node = emit("trcomp::write_block", arguments, [None])
+    else:
+        node = emit("trcomp::write", (Stored(tensor), update, view), [None])
     tensor.untyped_storage().value = Value(node, 0)  # type: ignore[attr-defined]
 
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import torch
 from jax import lax
 
 from trcomp.runtime.dtypes import TO_JAX
@@ -130,6 +131,27 @@ def read(stored: jax.Array, view: View) -> jax.Array:
     kept = set(window.order)
     part = part.reshape([n if d in kept else 1 for d, n in enumerate(view.size)])
     return jnp.broadcast_to(part, view.size)
+
+
+def read_block(stored: jax.Array, view: View, offset: Any) -> jax.Array:
+    """`read` of a view that begins at `offset`, a number that the graph computes with.
+
+    Args:
+        stored: What the storage holds.
+        view: A row-major block or a broadcast of one, as it would lie at the start.
+        offset: Place of its first element.
+    """
+    count = math.prod(n for n, step in zip(view.size, view.stride, strict=True) if step)
+    flat = _as_dtype(stored.reshape(-1), TO_JAX[view.dtype])
+    return read(lax.dynamic_slice(flat, (offset,), (count,)), view)
+
+
+def write_block(stored: jax.Array, update: jax.Array, dtype: torch.dtype, offset: Any) -> Any:
+    """`stored` with the elements from `offset` on replaced by `update`."""
+    flat = _as_dtype(stored.reshape(-1), TO_JAX[dtype])
+    part = lax.convert_element_type(update, TO_JAX[dtype]).reshape(-1)
+    result = lax.dynamic_update_slice(flat, part, (offset,))
+    return _as_dtype(result, np.dtype(stored.dtype)).reshape(stored.shape)
 
 
 def write(stored: jax.Array, update: jax.Array, view: View) -> jax.Array:

@@ -41,6 +41,11 @@ def _write(ctx: Any, stored: Any, update: Any, view: View) -> Any:
     return views.write(stored, update, view)
 
 
+@lowers("trcomp::write_block")
+def _write_block(ctx: Any, stored: Any, update: Any, dtype: Any, offset: Any) -> Any:
+    return views.write_block(stored, update, dtype, offset.value)
+
+
 @lowers("trcomp::expand")
 def _expand(ctx: Any, self: Any, size: tuple[int, ...]) -> Any:
     return jnp.broadcast_to(self, size)
