@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
-from tests.runtime.opinfo_failures import FAILING
+from tests.runtime.opinfo_failures import FAILING, Reason
 
 PAGE = Path(__file__).with_name("ops.md")
 RUN = Path("build/opinfo.json")
@@ -18,12 +18,14 @@ STATES = {
     "decomposed": "torch makes it of operators that are lowered.",
     "fallback": "torch computes some of it on the CPU: right, but a sync and two copies.",
     "failing": "Some samples differ or are refused, for the reason given.",
+    "untried": "torch has no sample of it that the CPU can compute.",
 }
 Row = dict[str, Any]
 
 
 def state(rows: list[Row]) -> str:
     """One of `STATES`: the least that any sample of an operator had."""
+    rows = [row for row in rows if row["check"] != "error"]
     for name, key in (
         ("failing", "wrong"),
         ("fallback", "fallbacks"),
@@ -35,11 +37,19 @@ def state(rows: list[Row]) -> str:
 
 
 def note(op: str, rows: list[Row]) -> str:
-    """Why an operator is not lowered: a reason, or the aten operators without a rule."""
-    reasons = sorted({reason for (name, _), reason in FAILING.items() if name == op})
-    failing = any(row["wrong"] for row in rows)
+    """Which samples differ and why; which aten operators have no rule."""
+    differing = [
+        f"{check}{of_dtypes(reason)}: {reason.text}"
+        for (name, check), reason in sorted(FAILING.items())
+        if name == op
+    ]
     served = sorted({f"`{name}`" for row in rows for name in row["fallbacks"] + row["decomposed"]})
-    return " ".join(reasons) if failing else ", ".join(served)
+    return " ".join([*differing, ", ".join(served)]).strip()
+
+
+def of_dtypes(reason: Reason) -> str:
+    """The dtypes of the samples that differ, in words; nothing for all."""
+    return f" of {' and '.join(reason.dtypes)}" if reason.dtypes else ""
 
 
 def page(run: dict[str, Any]) -> str:
@@ -48,6 +58,7 @@ def page(run: dict[str, Any]) -> str:
     for row in run["rows"]:
         by_op[row["op"]].append(row)
     count = Counter(state(rows) for rows in by_op.values())
+    count["untried"] = len(run["untried"])
     versions = ", ".join(f"{name} {version}" for name, version in run["versions"].items())
     amount = f"the first {run['limit']} samples" if run["limit"] else "every sample"
     lines = ["# Operators", "", _NOTE, ""]
@@ -68,11 +79,15 @@ def page(run: dict[str, Any]) -> str:
         for check, (right, total) in checks.items():
             share = f"{100 * right / total:.2f} %"
             lines.append(f"| {dtype} | {check} | {right} | {total} | {share} |")
+    others = ", ".join(f"`{op}`" for op in sorted(by_op) if any(r["strides"] for r in by_op[op]))
+    lines += ["", "## Strides", ""]
+    lines += [f"Dense results lie in memory as the CPU's do, except those of: {others or 'none'}."]
     lines += ["", "## Every operator", "", "| operator | state | note |", "|---|---|---|"]
     for op in sorted(by_op):
         lines.append(
             f"| `{op}` | {state(by_op[op])} | {note(op, by_op[op])} |".replace("|  |", "| |")
         )
+    lines += [f"| `{op}` | untried | |" for op in run["untried"]]
     return "\n".join(lines) + "\n"
 
 

@@ -23,7 +23,7 @@ import torch
 from torch.testing._internal.common_methods_invocations import op_db
 
 from tests.runtime.opinfo import CHECKS, verdicts
-from tests.runtime.opinfo_failures import FAILING
+from tests.runtime.opinfo_failures import FAILING, is_listed
 from tests.runtime.verdicts import Verdict
 
 OUT = Path("build/opinfo.json")
@@ -99,14 +99,15 @@ def run(options: argparse.Namespace) -> list[Row]:
 
 def unexpected(every: Iterable[Row], *, whole: bool) -> list[str]:
     """What fails without being listed and, of a whole run, what is listed without failing."""
-    failing = {(row["op"], row["check"]): row for row in every if row["wrong"]}
+    wrong = [row for row in every if row["wrong"]]
     lines = [
-        f"{op} {check} fails and is not listed: {row['dtype']} sample {row['wrong'][0]}: "
-        f"{row['problem']}"
-        for (op, check), row in failing.items()
-        if (op, check) not in FAILING
+        f"{row['op']} {row['check']} fails and is not listed: {row['dtype']} sample "
+        f"{row['wrong'][0]}: {row['problem']}"
+        for row in wrong
+        if not is_listed(row["op"], row["check"], row["dtype"])
     ]
     if whole:
+        failing = {(row["op"], row["check"]) for row in wrong}
         lines += [
             f"{op} {check} is listed and does not fail: take it off the list"
             for op, check in FAILING
@@ -157,6 +158,7 @@ def main() -> int:
         "versions": versions | {"jax": jax.__version__},
         "limit": options.limit,
         "figures": found,
+        "untried": sorted({op.full_name for op in op_db} - {row["op"] for row in every}),
         "rows": every,
     }
     options.out.write_text(json.dumps(report), encoding="utf-8")

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map
 
-from trcomp.runtime.dispatch import Recorder, implement, variants
+from trcomp.runtime.dispatch import Recorder, implement, implements, variants
 from trcomp.runtime.ops.registry import RULES, find
 
 Kernel = Callable[..., Any]
@@ -45,6 +45,12 @@ def _resolved(kernel: Kernel, num_written: int = 0) -> Kernel:
         return kernel(*args, **kwargs)
 
     return call
+
+
+@implements("conj_physical_")
+def conj_physical_(self: torch.Tensor) -> torch.Tensor:
+    """Conjugate every element where it lies."""
+    return self.copy_(torch.ops.aten._conj_physical(self)) if self.is_complex() else self
 
 
 def register() -> None:

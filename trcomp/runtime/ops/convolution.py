@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from trcomp.runtime.dtypes import cast
+from trcomp.runtime.dtypes import cast, opmath
 from trcomp.runtime.ops.registry import lowers
 
 
@@ -42,7 +42,10 @@ def _convolve(
         extra = _spatial(output_padding, ndim)
         return _transposed(input, weight, stride, padding, dilation, extra, groups)
     if ctx.platform == "cpu" and _suits_patches(input, weight, stride, padding, dilation, groups):
-        return _by_patches(input, weight, stride, padding, dilation, groups)
+        # Sums of the half types are kept in float32, as torch and cuDNN keep them.
+        wide = opmath(input.dtype)
+        made = _by_patches(cast(input, wide), cast(weight, wide), stride, padding, dilation, groups)
+        return cast(made, input.dtype)
     return lax.conv_general_dilated(
         input,
         weight,

@@ -24,9 +24,9 @@ def along(self: Any, matrix: Any, axis: int) -> Any:
     return jnp.moveaxis(product, -1, axis)
 
 
-def _ratio(extent: int, out: int, scale: float | None) -> np.float32:
+def _ratio(extent: int, out: int, scale: float | None, real: Any) -> Any:
     """Input places per output place: of the scale that was asked for, else of the sizes."""
-    return np.float32(1.0 / scale) if scale else np.float32(extent) / np.float32(out)
+    return real(1.0 / scale) if scale else real(extent) / real(out)
 
 
 def _nearest(self: Any, axis: int, out: int, scale: float | None, *, exact: bool) -> Any:
@@ -34,21 +34,23 @@ def _nearest(self: Any, axis: int, out: int, scale: float | None, *, exact: bool
     if out % extent == 0 and (scale is None or scale == out // extent):
         return jnp.repeat(self, out // extent, axis=axis)
     place = np.arange(out, dtype=np.float32) + np.float32(0.5 if exact else 0)
-    source = np.floor(place * _ratio(extent, out, scale)).astype(np.int64)
+    source = np.floor(place * _ratio(extent, out, scale, np.float32)).astype(np.int64)
     return jnp.take(self, np.minimum(source, extent - 1), axis=axis)
 
 
-def _sources(extent: int, out: int, scale: float | None, align: bool, *, cubic: bool) -> Any:
-    """Where each output place lies among the input's, in input places."""
-    place = np.arange(out, dtype=np.float32)
+def _sources(
+    extent: int, out: int, scale: float | None, align: bool, real: Any, *, cubic: bool
+) -> Any:
+    """Where each output place lies among the input's, in input places of type `real`."""
+    place = np.arange(out, dtype=real)
     if align:
-        return place * np.float32((extent - 1) / (out - 1) if out > 1 else 0)
-    source = _ratio(extent, out, scale) * (place + np.float32(0.5)) - np.float32(0.5)
+        return place * real((extent - 1) / (out - 1) if out > 1 else 0)
+    source = _ratio(extent, out, scale, real) * (place + real(0.5)) - real(0.5)
     return source if cubic else np.maximum(source, 0)
 
 
-def _linear_matrix(extent: int, out: int, scale: float | None, align: bool) -> Any:
-    source = _sources(extent, out, scale, align, cubic=False)
+def _linear_matrix(extent: int, out: int, scale: float | None, align: bool, real: Any) -> Any:
+    source = _sources(extent, out, scale, align, real, cubic=False)
     low = np.minimum(np.floor(source).astype(np.int64), extent - 1)
     weight = np.clip(source - low, 0, 1)
     matrix = np.zeros((out, extent))
@@ -58,8 +60,8 @@ def _linear_matrix(extent: int, out: int, scale: float | None, align: bool) -> A
     return matrix
 
 
-def _cubic_matrix(extent: int, out: int, scale: float | None, align: bool) -> Any:
-    source = _sources(extent, out, scale, align, cubic=True)
+def _cubic_matrix(extent: int, out: int, scale: float | None, align: bool, real: Any) -> Any:
+    source = _sources(extent, out, scale, align, real, cubic=True)
     low = np.floor(source).astype(np.int64)
     t = source - low
     near = [(_CUBIC + 2) * x**3 - (_CUBIC + 3) * x**2 + 1 for x in (t, 1 - t)]
@@ -93,10 +95,12 @@ def _register_nearest(name: str, rank: int, *, exact: bool) -> None:
 
 def _register_interpolation(name: str, rank: int, matrix: Any) -> None:
     def resize(self: Any, out: tuple[int, ...], align: bool, scales: tuple[Any, ...]) -> Any:
+        # As in torch: places are of the image's own precision, for half types of float32.
+        real: Any = np.float64 if self.dtype == np.float64 else np.float32
         for d in range(rank):
             axis = self.ndim - rank + d
             scale = scales[d] if d < len(scales) else None
-            self = along(self, matrix(self.shape[axis], out[d], scale, align), axis)
+            self = along(self, matrix(self.shape[axis], out[d], scale, align, real), axis)
         return self
 
     names = _scale_names(rank)
