@@ -215,7 +215,10 @@ def _convolutions() -> list[tuple[int, dict[str, int], bool]]:
         {"kernel": 1},
         {"kernel": 1, "stride": 2},
         {"kernel": 3, "stride": 3},  # patches, as in a vision transformer
+        {"kernel": 2, "stride": 2, "padding": 1},
         {"kernel": 3, "padding": 1, "groups": 4},  # one filter per channel
+        {"kernel": 3, "stride": 2, "padding": 2, "dilation": 2, "groups": 4},
+        {"kernel": 2, "padding": 2, "groups": 4},
         {"kernel": 6},  # the result is one position
     ]
     transposed = [
