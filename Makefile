@@ -4,7 +4,7 @@ TORCH ?= torch==2.13.0
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: install demo check test quick opinfo bench docs clean
+.PHONY: install demo check test quick long opinfo bench docs clean
 
 install: $(STAMP)
 
@@ -30,10 +30,14 @@ check: $(STAMP)
 	$(BIN)/lint-imports
 
 test: check
-	$(BIN)/pytest
+	$(BIN)/pytest -m "not long"
+
+# More models against the CPU: minutes apiece.
+long: $(STAMP)
+	$(BIN)/pytest -m long
 
 quick: $(STAMP)
-	$(BIN)/pytest -m "not slow and not e2e"
+	$(BIN)/pytest -m "not slow and not long and not e2e"
 
 # Every sample of PyTorch's operators, then the page about them; hours on two cores.
 opinfo: $(STAMP)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from tests.runtime import vision
 from tests.runtime.training import MakeBatch, MakeModel, MakeOptimizer, assert_same, train
 from tests.runtime.unet import Scheduler, UNet
 
-pytestmark = pytest.mark.runtime
+pytestmark = [pytest.mark.runtime, pytest.mark.long]
 DEVICE = "xla"
 STEPS = 10
 
@@ -223,14 +224,15 @@ def vit(dropout: float) -> tuple[MakeModel, MakeBatch]:
 
 def convnext(dropout: float) -> tuple[MakeModel, MakeBatch]:
     config = transformers.ConvNextConfig(
-        hidden_sizes=[8, 16, 24, 32],
-        depths=[1, 1, 2, 1],
+        num_stages=2,
+        hidden_sizes=[8, 16],
+        depths=[1, 1],
         drop_path_rate=dropout,
         num_labels=10,
         # At its usual 1e-6 a block is its input alone and would hide a fault.
         layer_scale_init_value=0.5,
     )
-    return lambda: transformers.ConvNextForImageClassification(config), images(64)
+    return lambda: transformers.ConvNextForImageClassification(config), images(32)
 
 
 def swin(dropout: float) -> tuple[MakeModel, MakeBatch]:
@@ -238,7 +240,7 @@ def swin(dropout: float) -> tuple[MakeModel, MakeBatch]:
         image_size=32,
         patch_size=4,
         embed_dim=16,
-        depths=[2, 2],
+        depths=[2, 1],
         num_heads=[2, 4],
         window_size=4,
         drop_path_rate=dropout,
@@ -265,7 +267,8 @@ def adafactor(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
 
 
 MODELS: dict[str, tuple[Make, MakeOptimizer]] = {
-    "resnext50_32x4d": (convnet(vision.resnext50_32x4d, 64), sgd),
+    "resnext": (convnet(partial(vision.resnext, (1, 1, 1, 1)), 64), sgd),
+    "resnext50_32x4d": (convnet(partial(vision.resnext, (3, 4, 6, 3)), 64), sgd),
     "mobilenet_v2": (convnet(vision.mobilenet_v2, 32), sgd),
     "mnasnet1_0": (convnet(vision.mnasnet1_0, 32), sgd),
     "alexnet": (convnet(vision.alexnet, 64), sgd),
@@ -298,7 +301,12 @@ DROPPING: dict[str, Make] = {
 """Models that have dropout."""
 
 
-@pytest.mark.parametrize("name", MODELS)
+SLOW = {"resnext50_32x4d"}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.slow if n in SLOW else ()) for n in MODELS]
+)
 def test_training_agrees_with_the_cpu(name: str) -> None:
     make, optimizer = MODELS[name]
     make_model, make_batch = make(0.0)

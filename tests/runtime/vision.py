@@ -48,12 +48,12 @@ def _bottleneck(inputs: int, width: int, outputs: int, stride: int, groups: int)
     return Residual(branch, None if same else Layers(*conv(inputs, outputs, 1, stride)))
 
 
-def resnext50_32x4d(num_classes: int = 10) -> Layers:
-    """ResNeXt: bottlenecks with grouped convolutions, (3, 4, 6, 3) of them; 4 groups here."""
+def resnext(depths: tuple[int, ...], num_classes: int = 10) -> Layers:
+    """ResNeXt: bottlenecks with grouped convolutions, 4 groups here."""
     stem = [*conv(3, 16, 7, 2), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)]
     blocks: list[nn.Module] = []
     inputs = 16
-    for stage, depth in enumerate((3, 4, 6, 3)):
+    for stage, depth in enumerate(depths):
         width = 8 << stage
         for place in range(depth):
             stride = 2 if stage and not place else 1
@@ -87,9 +87,7 @@ def mobilenet_v2(num_classes: int = 10, dropout: float = 0.0) -> Layers:
             (8, 8, 1, 1),
             (8, 12, 6, 2),
             (12, 12, 6, 1),
-            (12, 16, 6, 2),
-            (16, 16, 6, 1),
-            (16, 24, 6, 1),
+            (12, 24, 6, 2),
         ]
     ]
     head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(dropout), nn.Linear(48, num_classes)]
@@ -105,10 +103,8 @@ def mnasnet1_0(num_classes: int = 10, dropout: float = 0.0) -> Layers:
         _inverted(inputs, outputs, expand, kernel, stride, nn.ReLU)
         for inputs, outputs, expand, kernel, stride in [
             (8, 12, 3, 3, 2),
-            (12, 12, 3, 3, 1),
-            (12, 20, 3, 5, 2),
-            (20, 20, 3, 5, 1),
-            (20, 24, 6, 3, 1),
+            (12, 12, 3, 5, 1),
+            (12, 24, 6, 5, 2),
         ]
     ]
     head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(dropout), nn.Linear(48, num_classes)]
