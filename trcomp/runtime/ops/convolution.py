@@ -1,8 +1,9 @@
 """Convolution, in the forms that XLA runs well on each platform.
 
 On GPUs XLA's own convolution goes to cuDNN. On the CPU it is up to 80 times slower than torch where
-the result is no larger than the kernel, and slow with one filter per channel; those, kernels of one
-element and patch embeddings are laid out as patches there and multiplied as matrices.
+the result is no larger than the kernel, and with groups: the weight's gradient took 5.2 s where
+patches take 0.09 s (8 x 128 x 56 x 56, 32 groups). Those, kernels of one element and patch
+embeddings are laid out as patches there and multiplied as matrices.
 """
 
 from __future__ import annotations
@@ -80,9 +81,7 @@ def _suits_patches(
     groups: int,
 ) -> bool:
     kernel = weight.shape[2:]
-    if groups == input.shape[1] > 1 and weight.shape[1] == 1:
-        return True
-    if kernel == stride or math.prod(kernel) == 1:
+    if groups > 1 or kernel == stride or math.prod(kernel) == 1:
         return True
     size = _sizes(input.shape[2:], kernel, stride, padding, dilation)
     return any(n <= k for n, k in zip(size, kernel, strict=True))
