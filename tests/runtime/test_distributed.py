@@ -224,7 +224,7 @@ def test_ranks_that_reduce_different_things_are_told_so(tmp_path: Path) -> None:
         assert "[2.0, 2.0, 2.0]" in ended.text
         assert ended.code == 1
     told = [ended for ended in both if "differ in collective 1" in ended.text]
-    assert told
+    assert told == both
     assert "float32[2]" in told[0].text and "float32[3]" in told[0].text
 
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import trcomp.runtime as rt
+from trcomp.runtime import executables
 from trcomp.runtime.graph import build
 from trcomp.runtime.ir import restore_pending, take_pending
 from trcomp.runtime.metrics import counters
@@ -194,12 +195,32 @@ def test_debug_writes_each_compiled_graph(monkeypatch: pytest.MonkeyPatch, tmp_p
 
 
 def test_executables_that_are_used_least_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(import_module("trcomp.runtime.sync"), "_MAX_EXECUTABLES", 0)
-    monkeypatch.setattr(import_module("trcomp.runtime.sync"), "_executables", OrderedDict())
+    monkeypatch.setattr(executables, "_MAX_EXECUTABLES", 0)
+    monkeypatch.setattr(executables, "_executables", OrderedDict())
     delta = Delta()
     for _ in range(2):
         assert (torch.ones(3, device=DEVICE) + 1).tolist() == [2.0] * 3
     assert delta.compiles == 2
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="counts Linux's mappings")
+def test_many_graphs_do_not_use_up_the_mappings_of_a_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def mappings() -> int:
+        return Path("/proc/self/maps").read_bytes().count(b"\n")
+
+    allowed = int(Path("/proc/sys/vm/max_map_count").read_text())
+    bound = mappings() + 300
+    monkeypatch.setattr(executables, "_MAX_MAPPED_SHARE", bound / allowed)
+    monkeypatch.setattr(executables, "_COUNTED_EVERY", 4)
+    most = 0
+    for size in range(40, 80):
+        x = torch.ones(size, size + 1, device=DEVICE)
+        assert torch.softmax(x @ x.T, -1).sum().item() == pytest.approx(size)
+        most = max(most, mappings())
+    assert executables.count() < 40
+    assert most < bound + 300
 
 
 def test_an_operator_that_cannot_be_lowered_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:

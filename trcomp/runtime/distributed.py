@@ -9,6 +9,7 @@ import atexit
 import ctypes
 import os
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,8 @@ _JOIN_SECONDS = 300
 _LEAVE_SECONDS = 24 * 3600
 """At a good end ranks wait for the last, which may still evaluate or save."""
 _RENDEZVOUS_SECONDS = 1800
+_LINGER_SECONDS = 2
+"""How long the rank that serves the others outlives its own failure."""
 _NOTICE_SECONDS = 60
 """How long a rank that has ended waits for another before it says so."""
 
@@ -80,6 +83,10 @@ def abandon() -> None:
     At a good end the ranks wait for each other. One that has failed would wait for peers that are
     stuck in a collective with it.
     """
+    if global_state.service is not None:
+        # A peer that failed with this rank is aborted in the middle of its own end if the service
+        # goes first.
+        time.sleep(_LINGER_SECONDS)
     for held in (global_state.client, global_state.service):
         if held is not None:
             # Its destructor waits for the others too: it must not run.

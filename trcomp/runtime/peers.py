@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from itertools import zip_longest
+from typing import Any
 
 import jax
 from jax._src.distributed import global_state
@@ -21,6 +22,7 @@ _BROKEN_CONNECTION = re.compile(
 )
 """In the words of gloo, of the kernel and of NCCL."""
 _COMPARED_RUNS = 20
+_PATIENCE_SECONDS = 10
 
 _runs = itertools.count(1)
 
@@ -28,9 +30,10 @@ _runs = itertools.count(1)
 def check_alike(describe: Callable[[], list[str]], *, is_new: bool) -> None:
     """Compare a graph's collectives with the other ranks' before it runs.
 
-    Ranks that reduce different things wait for each other for ever, or get wrong numbers. Whoever
-    comes later finds what the earlier one left; nobody waits. Graphs that ran before are compared
-    in the job's first runs only.
+    Ranks that reduce different things wait for each other for ever, or get wrong numbers. In the
+    job's first runs every graph is compared, and a rank waits a while for what it is compared with,
+    so that none enters a collective that cannot end. Later only new graphs are, and whoever comes
+    later finds what the earlier one left.
 
     Args:
         describe: What the graph reduces, in order, as text.
@@ -46,10 +49,23 @@ def check_alike(describe: Callable[[], list[str]], *, is_new: bool) -> None:
     collectives = describe()
     place = f"trcomp/collectives/{run}"
     store.key_value_set(f"{place}/{rank()}", "\n".join(collectives))
+    if run <= _COMPARED_RUNS:
+        # The first rank hears all others, the others hear the first: a difference has two sides.
+        for peer in range(1, world_size()) if rank() == 0 else (0,):
+            _await_key(store, f"{place}/{peer}")
     for key, text in store.key_value_dir_get(place):
         theirs = text.split("\n")
         if theirs != collectives:
             raise _difference(run, collectives, int(key.rpartition("/")[2]), theirs)
+
+
+def _await_key(store: Any, key: str) -> None:
+    """Wait until a peer has left a key, or long enough to go on without it."""
+    try:
+        store.blocking_key_value_get(key, _PATIENCE_SECONDS * 1000)
+    except jax.errors.JaxRuntimeError as error:
+        if "DEADLINE_EXCEEDED" not in str(error):
+            raise
 
 
 def _difference(run: int, ours: list[str], peer: int, theirs: list[str]) -> DeviceError:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import OrderedDict, deque
-from collections.abc import Hashable
+from collections import deque
 
 import jax
 
-from trcomp.runtime import client, closures, ir
+from trcomp.runtime import client, closures, executables, ir
 from trcomp.runtime.compiler import FAILED_NODE, Executable, arguments, compile_graph
 from trcomp.runtime.exhaustion import explained
 from trcomp.runtime.graph import Graph, build
@@ -17,9 +16,6 @@ from trcomp.runtime.ir import Buffer, Value
 from trcomp.runtime.metrics import counters
 from trcomp.runtime.peers import blaming_peers, check_alike
 
-_executables: OrderedDict[Hashable, Executable] = OrderedDict()
-_MAX_EXECUTABLES = 2048
-"""A script whose every step is another graph would fill the memory with executables."""
 _lock = threading.RLock()
 _in_flight: deque[tuple[jax.Array, Executable]] = deque()
 _MAX_IN_FLIGHT = 2
@@ -69,16 +65,14 @@ def _compute(values: list[Value], donate: bool) -> None:
 
 
 def _run(graph: Graph) -> None:
-    executable = _executables.get(graph.key)
+    executable = executables.find(graph.key)
     if graph.collective:
         client.start()
         check_alike(graph.collectives, is_new=executable is None)
     if executable is None:
-        executable = _executables[graph.key] = compile_graph(graph)
-        if len(_executables) > _MAX_EXECUTABLES:
-            _executables.popitem(last=False)
+        executable = compile_graph(graph)
+        executables.keep(graph.key, executable)
     else:
-        _executables.move_to_end(graph.key)
         counters.cache_hits += 1
     with blaming_peers(), explained(executable):
         results = executable.run(*arguments(graph, executable.donated, executable.kept))
