@@ -217,7 +217,7 @@ def test_many_graphs_do_not_use_up_the_mappings_of_a_process(
     most = 0
     for size in range(40, 80):
         x = torch.ones(size, size + 1, device=DEVICE)
-        assert torch.softmax(x @ x.T, -1).sum().item() == pytest.approx(size)
+        assert torch.softmax(x @ x.T, -1).sum().item() == pytest.approx(size, rel=1e-5)
         most = max(most, mappings())
     assert executables.count() < 40
     assert most < bound + 300
