@@ -211,13 +211,13 @@ def test_many_graphs_do_not_use_up_the_mappings_of_a_process(
         return Path("/proc/self/maps").read_bytes().count(b"\n")
 
     allowed = int(Path("/proc/sys/vm/max_map_count").read_text())
-    bound = mappings() + 300
+    bound = mappings() + 200
     monkeypatch.setattr(executables, "_MAX_MAPPED_SHARE", bound / allowed)
     monkeypatch.setattr(executables, "_COUNTED_EVERY", 4)
     most = 0
     for size in range(40, 80):
         x = torch.ones(size, size + 1, device=DEVICE)
-        assert torch.softmax(x @ x.T, -1).sum().item() == pytest.approx(size, rel=1e-5)
+        assert (x @ x.T).sum().item() == size * size * (size + 1)
         most = max(most, mappings())
     assert executables.count() < 40
     assert most < bound + 300
