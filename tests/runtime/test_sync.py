@@ -212,6 +212,7 @@ def test_many_graphs_do_not_use_up_the_mappings_of_a_process(
 
     allowed = int(Path("/proc/sys/vm/max_map_count").read_text())
     bound = mappings() + 200
+    monkeypatch.setattr(executables, "_executables", OrderedDict())
     monkeypatch.setattr(executables, "_MAX_MAPPED_SHARE", bound / allowed)
     monkeypatch.setattr(executables, "_COUNTED_EVERY", 4)
     most = 0
