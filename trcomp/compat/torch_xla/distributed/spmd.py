@@ -1,0 +1,7 @@
+"""torch_xla.distributed.spmd, importable because transformers' Trainer imports it; see `_missing`."""
+
+from __future__ import annotations
+
+from .._missing import missing
+
+__getattr__ = missing(__name__)
