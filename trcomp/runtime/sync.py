@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 
 import jax
 
@@ -20,6 +21,8 @@ _lock = threading.RLock()
 _in_flight: deque[tuple[jax.Array, Executable]] = deque()
 _MAX_IN_FLIGHT = 2
 """Steps the host may be ahead of the device: one to overlap, not so many that memory fills up."""
+observers: list[Callable[[Graph], None]] = []
+"""Called with each graph before it runs; one that raises refuses it, and its values stay pending."""
 
 
 def sync(wait: bool = False) -> None:
@@ -65,6 +68,8 @@ def _compute(values: list[Value], donate: bool) -> None:
 
 
 def _run(graph: Graph) -> None:
+    for observe in observers:
+        observe(graph)
     executable = executables.find(graph.key)
     if graph.collective:
         client.start()
