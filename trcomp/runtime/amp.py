@@ -53,7 +53,7 @@ _named = torch.library.Library("aten", "IMPL")
 def _is_eligible(argument: Any) -> bool:
     return (
         isinstance(argument, torch.Tensor)
-        and argument.device.type == NAME
+        and argument.is_xla
         and argument.is_floating_point()
         and argument.dtype != torch.float64
     )

@@ -23,6 +23,10 @@ class Process:
     """JAX has a live client: its threads do not survive a fork."""
     forked = False
     """This process is a fork of one whose client had started."""
+    num_indices = 1
+    """Indices that all mean this process's device: a CUDA script numbers the host's devices."""
+    is_asked_for = False
+    """The script asked for the device by its own name."""
 
 
 def _after_fork_in_child() -> None:
@@ -51,7 +55,7 @@ def check_index(device: torch.device) -> torch.device:
     Raises:
         DeviceError: It is not this process's device.
     """
-    if device.type != NAME or device.index not in (None, 0):
+    if device.type != NAME or not 0 <= (device.index or 0) < Process.num_indices:
         raise DeviceError(
             f"got device {str(device)!r}; this process drives xla:0 alone.",
             "Use trcomp.runtime.device(); with several devices each rank has its own process.",
@@ -64,8 +68,11 @@ def _register() -> torch.device:
     torch._C._acc.register_python_privateuseone_hook(backend_registration._DummyPrivateUse1Hook())
     torch._C._acc.register_python_privateuseone_device_guard(unwinding.DeviceGuard())
     unwinding.register()
-    # The native property asks for torch's own XLA dispatch key, which is another one.
-    setattr(torch.Tensor, "is_xla", property(lambda tensor: tensor.device.type == NAME))  # noqa: B010
+    # The native property asks for torch's own XLA dispatch key, which is another one. This one asks
+    # the tensor itself: what `Tensor.device` shows may be another name (`compat.cuda`).
+    held = torch._C.TensorBase.device.__get__  # type: ignore[attr-defined]
+    is_xla = property(lambda tensor: held(tensor).type == NAME)
+    setattr(torch.Tensor, "is_xla", is_xla)  # noqa: B010
     # The client copies from any host memory, so there is nothing to pin; torch's own would ask the
     # device for an allocator.
     setattr(torch.Tensor, "pin_memory", lambda tensor, device=None: tensor)  # noqa: B010

@@ -22,7 +22,7 @@ def _rebuild(cls: type[torch.Tensor], host: bytes, requires_grad: bool) -> torch
 
 def _reduce(tensor: torch.Tensor) -> Any:
     """How a tensor travels to a process of `torch.multiprocessing`: by way of the host."""
-    if tensor.device.type != NAME:
+    if not tensor.is_xla:
         return reductions.reduce_tensor(tensor)
     if tensor.requires_grad and not tensor.is_leaf:
         raise RuntimeError(
@@ -43,7 +43,7 @@ def _refuse(tensor: torch.Tensor) -> NoReturn:
 
 def _refusing(method: Any) -> Any:
     def call(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        if isinstance(tensor, torch.Tensor) and tensor.device.type == NAME:
+        if isinstance(tensor, torch.Tensor) and tensor.is_xla:
             _refuse(tensor)
         return method(tensor, *args, **kwargs)
 

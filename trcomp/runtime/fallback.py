@@ -67,7 +67,7 @@ def run_on_cpu(op: OpOverload, *args: Any, **kwargs: Any) -> Any:
     copies: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def down(argument: Any) -> Any:
-        if isinstance(argument, torch.Tensor) and argument.device.type == NAME:
+        if isinstance(argument, torch.Tensor) and argument.is_xla:
             if id(argument) not in copies:
                 copies[id(argument)] = (argument, to_host(argument))
             return copies[id(argument)][1]

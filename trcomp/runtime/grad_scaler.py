@@ -12,8 +12,6 @@ from typing import Any
 
 import torch
 
-from trcomp.runtime.device import NAME
-
 _FUSABLE = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)
 _read_and_step = torch.amp.GradScaler._maybe_opt_step
 
@@ -27,7 +25,7 @@ def _step_unread(
 ) -> float | None:
     """Step with unscaled gradients, unless one of them overflowed."""
     found = list(optimizer_state["found_inf_per_device"].values())
-    on_device = all(tensor.device.type == NAME for tensor in found)
+    on_device = all(tensor.is_xla for tensor in found)
     if not on_device or not _is_fusable(optimizer):
         return _read_and_step(self, optimizer, optimizer_state, *args, **kwargs)
     _fuse(optimizer)
@@ -48,7 +46,7 @@ def _is_fusable(optimizer: torch.optim.Optimizer) -> bool:
     return all(
         group["fused"] or not _names_a_form(group)
         for group in optimizer.param_groups
-        if any(p.device.type == NAME and p.is_floating_point() for p in group["params"])
+        if any(p.is_xla and p.is_floating_point() for p in group["params"])
     )
 
 

@@ -15,7 +15,6 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.parameter import UninitializedParameter
 
 from trcomp.errors import DeviceError
-from trcomp.runtime.device import NAME
 
 _swap = torch.utils.swap_tensors
 _waiting: Any = UninitializedParameter
@@ -33,7 +32,7 @@ def _swap_or_set(old: torch.Tensor, new: torch.Tensor) -> None:
         if torch._has_compatible_shallow_copy_type(old, new):
             old.data = new.data
             return
-        if NAME not in (old.device.type, new.device.type):
+        if not old.is_xla and not new.is_xla:
             raise
         raise DeviceError(
             f"a parameter cannot move from {old.device} to {new.device} while something holds it: "

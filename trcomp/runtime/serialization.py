@@ -37,7 +37,7 @@ def _make(cls: type[torch.UntypedStorage], *args: Any, **kwargs: Any) -> torch.U
 def _reduce_shared(self: torch.Tensor, protocol: Any) -> Any:
     """How a tensor is written: its place in a storage, which a file holds once."""
     new_dtype = self.dtype in torch.storage._new_dtypes()
-    if self.device.type != NAME or new_dtype or self.is_conj() or self.is_neg():
+    if not self.is_xla or new_dtype or self.is_conj() or self.is_neg():
         return _reduce_alone(self, protocol)
     warn_if_has_hooks(self)
     held = torch.storage.TypedStorage(

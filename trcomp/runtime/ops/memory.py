@@ -167,10 +167,10 @@ def _fill(self: torch.Tensor, value: Any) -> torch.Tensor:
 @implements("copy_")
 def copy_(self: torch.Tensor, src: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
     """Copy, cast and broadcast between host and device, or on the device."""
-    if self.device.type != NAME:
+    if not self.is_xla:
         self.copy_(to_host(src))
         return self
-    if src.device.type != NAME:
+    if not src.is_xla:
         if src.device.type == "meta":
             raise NotImplementedError("Cannot copy out of meta tensor; no data!")
         src = _upload_for(self, src)
@@ -199,7 +199,7 @@ def _upload_for(target: torch.Tensor, src: torch.Tensor) -> torch.Tensor:
 @implements("_copy_from")
 def _copy_from(src: torch.Tensor, dst: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
     """`copy_` with its operands the other way round; torch calls it for `.to` and `.cpu`."""
-    if dst.device.type == NAME and src.device.type == "cpu" and _fits(src, dst):
+    if dst.is_xla and src.device.type == "cpu" and _fits(src, dst):
         dst.untyped_storage().value = upload(src.detach().contiguous())  # type: ignore[attr-defined]
         return dst
     return copy_(dst, src, non_blocking)
@@ -234,7 +234,7 @@ def _to_copy(
 ) -> torch.Tensor:
     """`.to`: another dtype on the device, or a copy on the host."""
     target = DEVICE if device is None else device
-    if self.device.type != NAME:
+    if not self.is_xla:
         return to_device(self if dtype is None else self.to(dtype), memory_format=memory_format)
     if target.type == NAME:
         return _clone_as(self, dtype or self.dtype, memory_format)
@@ -272,6 +272,11 @@ def without_marks(tensor: torch.Tensor) -> torch.Tensor:
 def _local_scalar_dense(self: torch.Tensor) -> Any:
     """`.item()`: computes what the value needs and waits for it."""
     return to_host(self).item()
+
+
+@implements("record_stream")
+def record_stream(self: torch.Tensor, s: torch.Stream) -> None:
+    """Nothing: no memory is reused before what was recorded to read it has run."""
 
 
 @implements("set_.source_Storage_storage_offset")
