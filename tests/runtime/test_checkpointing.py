@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.distributed.checkpoint as dcp
 import torch.multiprocessing as mp
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
 import trcomp.runtime as rt
 from trcomp.errors import UnsupportedError
@@ -97,6 +99,42 @@ def test_a_file_written_on_the_device_is_read_where_there_is_none(tmp_path: Path
     back["base"][3] = -2.0
     assert back["view"][1].item() == back["tied"][1, 0].item() == -2
     assert back["base"].device == DEVICE
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_a_distributed_checkpoint_is_written_and_read_by_one_process(tmp_path: Path) -> None:
+    def made(seed: int) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+        torch.manual_seed(seed)
+        layers = torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 2)
+        model = torch.nn.Sequential(*layers).to(DEVICE)
+        return model, torch.optim.AdamW(model.parameters(), lr=0.1)
+
+    def train(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> float:
+        loss = model(torch.arange(6.0, device=DEVICE).view(2, 3)).square().sum()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss.item()
+
+    def state(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+        return dict(zip(("model", "optimizer"), get_state_dict(model, optimizer), strict=True))
+
+    run = made(0)
+    train(*run)
+    dcp.save(state(*run), checkpoint_id=tmp_path / "saved")
+    dcp.async_save(state(*run), checkpoint_id=tmp_path / "later").result()
+    losses = [train(*run) for _ in range(3)]
+    for name in ("saved", "later"):
+        again = made(1)
+        loaded = state(*again)
+        dcp.load(loaded, checkpoint_id=tmp_path / name)
+        set_state_dict(
+            *again,
+            model_state_dict=loaded["model"],
+            optim_state_dict=loaded["optimizer"],
+        )
+        assert [train(*again) for _ in range(3)] == losses
+        assert all(p.device == DEVICE for p in again[0].parameters())
 
 
 def test_tied_weights_are_in_a_file_once(tmp_path: Path) -> None:

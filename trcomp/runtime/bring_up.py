@@ -1,6 +1,7 @@
 """Brings the device up: its operators, then what torch asks of a device around them."""
 
 from trcomp.runtime import (
+    accelerator,
     amp,
     device_module,
     exchange,
@@ -12,6 +13,7 @@ from trcomp.runtime import (
     ops,
     recompute,
     serialization,
+    streams,
 )
 from trcomp.runtime.dispatch import register_rules
 from trcomp.runtime.ops import conjugates
@@ -24,6 +26,7 @@ device_module.register()
 conjugates.register()
 register_rules()
 fallback.register()
+accelerator.register()
 amp.register()
 exchange.register()
 generators.register()
@@ -32,3 +35,4 @@ layouts.register()
 modules.register()
 recompute.register()
 serialization.register()
+streams.register()

@@ -1,18 +1,28 @@
-"""`torch.xla`: the device module, asked for counts, random states and waits."""
+"""`torch.xla`: the device module, asked for counts, random states, memory, streams and waits."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils import backend_registration
 
-from trcomp.runtime import rng
+from trcomp.runtime import client, device_memory, rng, streams
 from trcomp.runtime.device import NAME, Process, check_index
 from trcomp.runtime.sync import sync
+
+
+class DeviceProperties(NamedTuple):
+    """A device, in the words of `torch.cuda.get_device_properties`; memory in bytes."""
+
+    name: str
+    major: int
+    minor: int
+    total_memory: int
+    multi_processor_count: int
 
 
 class XlaModule(backend_registration._DummyBackendModule):
@@ -108,6 +118,75 @@ class XlaModule(backend_registration._DummyBackendModule):
     def synchronize(device: Any = None) -> None:
         """Compute all that is pending and wait for it."""
         sync(wait=True)
+
+    Stream = streams.Stream
+    Event = streams.Event
+    current_stream = staticmethod(streams.current_stream)
+    default_stream = staticmethod(streams.current_stream)
+    set_stream = staticmethod(streams.set_stream)
+    stream = staticmethod(streams.stream)
+
+    @staticmethod
+    def memory_allocated(device: Any = None) -> int:
+        """Bytes held by arrays and by what runs."""
+        return device_memory.account().taken
+
+    @staticmethod
+    def max_memory_allocated(device: Any = None) -> int:
+        """The highest of `memory_allocated`; on the CPU, of the times when it was asked for."""
+        return device_memory.account().peak
+
+    @staticmethod
+    def memory_reserved(device: Any = None) -> int:
+        """Bytes that the XLA client has taken of the device, used or not."""
+        return device_memory.account().reserved
+
+    max_memory_reserved = memory_reserved
+
+    @staticmethod
+    def memory_stats(device: Any = None) -> dict[str, Any]:
+        """The same by the names of `torch.cuda.memory_stats`."""
+        return torch.accelerator.memory_stats(device)
+
+    @staticmethod
+    def mem_get_info(device: Any = None) -> tuple[int, int]:
+        """Bytes that are free, and bytes that there are."""
+        return device_memory.free_and_total()
+
+    @staticmethod
+    def reset_peak_memory_stats(device: Any = None) -> None:
+        """Start `max_memory_allocated` again from what is allocated now."""
+        device_memory.reset_peak()
+
+    @staticmethod
+    def empty_cache() -> None:
+        """Nothing: XLA's memory is its own until the process ends."""
+
+    @staticmethod
+    def get_device_name(device: Any = None) -> str:
+        """The device's kind in XLA's words, such as `NVIDIA H200` or `cpu`."""
+        return XlaModule.get_device_properties(device).name
+
+    @staticmethod
+    def get_device_capability(device: Any = None) -> tuple[int, int]:
+        """A GPU's compute capability; (0, 0) for the CPU."""
+        properties = XlaModule.get_device_properties(device)
+        return properties.major, properties.minor
+
+    @staticmethod
+    def get_device_properties(device: Any = None) -> DeviceProperties:
+        """What XLA says of the device."""
+        XlaModule.set_device(0 if device is None else device)
+        xla = client.device()
+        major, _, minor = str(getattr(xla, "compute_capability", "0.0")).partition(".")
+        units = getattr(xla, "core_count", None) or os.cpu_count() or 1
+        total = device_memory.account().limit
+        return DeviceProperties(xla.device_kind, int(major), int(minor or 0), total, units)
+
+    @staticmethod
+    def is_bf16_supported(including_emulation: bool = True) -> bool:
+        """True: XLA computes in bfloat16 on every device."""
+        return True
 
     @staticmethod
     def get_amp_supported_dtype() -> list[torch.dtype]:

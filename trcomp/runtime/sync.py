@@ -38,6 +38,18 @@ def sync(wait: bool = False) -> None:
     closures.run()
 
 
+def finish() -> None:
+    """Compute all that is pending and wait for the device, without ending a step."""
+    evaluate()
+    _wait(leave=0)
+
+
+def is_idle() -> bool:
+    """Whether the device has finished all that was recorded. What is pending is started first."""
+    evaluate()
+    return all(finished.is_ready() for finished, _ in _in_flight)  # type: ignore[attr-defined]
+
+
 def evaluate(*, donate: bool = False) -> None:
     """Compute every live pending value; without `donate` it is an early sync."""
     with _lock:
