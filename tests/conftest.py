@@ -1,5 +1,13 @@
-"""Property tests draw many more examples with `pytest --hypothesis-profile=thorough`."""
+"""Property tests draw many more examples with `pytest --hypothesis-profile=thorough`.
+
+Executables are not kept between processes, or counts of compiles would depend on earlier runs.
+"""
+
+import os
 
 from hypothesis import settings
 
+from trcomp import flags
+
+os.environ[flags.CACHE.name] = "off"
 settings.register_profile("thorough", max_examples=10_000, deadline=None)

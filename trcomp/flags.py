@@ -98,6 +98,12 @@ EAGER = Flag(
     "TRCOMP_EAGER", False, "1 runs each operator at once: errors at the script's own line."
 )
 CHECK = Flag("TRCOMP_CHECK", False, "1 compares each operator's results with torch's on the CPU.")
+CACHE = Flag(
+    "TRCOMP_CACHE",
+    "",
+    "Directory that keeps executables from one process to the next, `off` for none; default "
+    "~/.cache/trcomp.",
+)
 PREFETCH = Flag("TRCOMP_PREFETCH", 2, "Batches the device loader keeps ahead of the step.")
 BUCKET_MB = Flag(
     "TRCOMP_BUCKET_MB", 32, "Size of a gradient all-reduce bucket, in MiB.", in_key=True

@@ -82,6 +82,7 @@ def report_rows(totals: dict[str, Any]) -> list[tuple[str, str]]:
         ("workers", "num_ranks", "{:d}"),
         ("steps", "steps", "{:d}"),
         ("compiles", "compiles", "{:d}"),
+        ("loaded from disk", "loads", "{:d}"),
         ("steady step time", "steady_step_seconds", "{:.4f} s"),
         ("time to first step", "first_step_seconds", "{:.2f} s"),
         ("samples/s", "samples_per_second", "{:.1f}"),

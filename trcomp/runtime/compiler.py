@@ -16,7 +16,7 @@ from jax.sharding import PartitionSpec
 
 from trcomp import flags
 from trcomp.errors import InternalError
-from trcomp.runtime import client, dump, views
+from trcomp.runtime import client, dump, persistent, views
 from trcomp.runtime.dtypes import TO_JAX, Scalar, cast, opmath
 from trcomp.runtime.graph import Graph, Place
 from trcomp.runtime.ir import Block, ScalarSlot, Signature, TensorSlot, View
@@ -188,7 +188,7 @@ class _Lowering:
 
 
 def compile_graph(graph: Graph) -> Executable:
-    """Trace, lower and compile a graph.
+    """Trace, lower and compile a graph, or load what an earlier process made of it.
 
     A graph with collectives is wrapped in `shard_map` over all ranks' devices. Its arrays are
     declared replicated, and `check_vma=False` makes the program run on what each rank really holds.
@@ -218,15 +218,20 @@ def compile_graph(graph: Graph) -> Executable:
             check_vma=False,
         )
     start = time.perf_counter()
-    tell(f"compiling a graph of {len(graph.nodes)} operations", graph)
-    lowered = jax.jit(fn, donate_argnums=(0,)).lower(*arguments(graph, reused, kept))
-    compiled = lowered.compile()
-    if flags.DEBUG.get():
-        dump.write(graph, counters.compiles, lowered, compiled)
-    counters.compiles += 1
-    seconds = time.perf_counter() - start
-    counters.compile_seconds += seconds
-    tell(f"compiled in {seconds:.1f} s", graph)
+    compiled = persistent.load(graph)
+    if compiled is not None:
+        counters.loads += 1
+    else:
+        tell(f"compiling a graph of {len(graph.nodes)} operations", graph)
+        lowered = jax.jit(fn, donate_argnums=(0,)).lower(*arguments(graph, reused, kept))
+        compiled = lowered.compile()
+        if flags.DEBUG.get():
+            dump.write(graph, counters.compiles, lowered, compiled)
+        counters.compiles += 1
+        seconds = time.perf_counter() - start
+        tell(f"compiled in {seconds:.1f} s", graph)
+        persistent.store(graph, compiled, seconds)
+    counters.compile_seconds += time.perf_counter() - start
     return Executable(
         compiled,
         reused,

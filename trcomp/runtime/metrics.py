@@ -14,6 +14,8 @@ class Counters:
 
     compiles: int = 0
     """Executables built by XLA."""
+    loads: int = 0
+    """Executables that an earlier process had built, read from disk."""
     cache_hits: int = 0
     """Graphs whose executable existed."""
     executions: int = 0
@@ -22,6 +24,8 @@ class Counters:
     """Operations recorded."""
     early_syncs: int = 0
     """Graphs cut because the script read a value before the step's end."""
+    reads_aside: int = 0
+    """Values read that took an operation or two, computed aside while the step stayed whole."""
     steps: int = 0
     """Step barriers that had work."""
     donated_buffers: int = 0
@@ -35,7 +39,7 @@ class Counters:
     sync_seconds: float = 0.0
     """Host time in sync: collecting the graph, its key, and starting the executable."""
     compile_seconds: float = 0.0
-    """Tracing, lowering and compiling."""
+    """Tracing, lowering and compiling, or loading instead."""
     run_seconds: float = 0.0
     """Time the host waited for the device: reads, and backpressure at step barriers."""
     input_wait_seconds: float = 0.0

@@ -1,0 +1,209 @@
+"""Executables on disk: a process that finds its graph there skips tracing, lowering and compiling.
+
+    <cache>/<what compiled it>/<graph>       one file per graph and rank
+            |                  `- signatures, places, shapes, donations, rank, jax's settings
+            `- trcomp's sources, versions, device kind, XLA flags, flags of the key
+
+Files are written whole and renamed, so ranks and jobs may share a directory. What cannot be read is
+a miss. An executable is code: the directory belongs to the user alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import pickle
+import platform
+import tempfile
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+from jax.experimental import serialize_executable
+
+from trcomp import flags
+from trcomp.runtime import client
+from trcomp.runtime.graph import Graph
+from trcomp.runtime.ir import Signature
+
+_OFF = "off"
+_KEPT_BYTES = 8 * 2**30
+_WORTH_SECONDS = 0.1
+"""Graphs that compile faster are compiled again: loading them saves nothing."""
+_DIGEST_BYTES = hashlib.sha256().digest_size
+_NAMED = (
+    *(type(None), bool, int, float, complex, str, bytes, type),
+    *(torch.dtype, torch.memory_format, torch.layout, torch.device, np.dtype),
+)
+"""Types whose repr says all."""
+
+
+class _UnnamedError(Exception):
+    """A graph holds something that has no name another process would know."""
+
+
+def load(graph: Graph) -> Any | None:
+    """The executable of a graph as an earlier process left it; None if there is none to be had."""
+    path = _path(graph)
+    if path is None:
+        return None
+    try:
+        blob = path.read_bytes()
+    except OSError:
+        return None
+    digest, payload = blob[:_DIGEST_BYTES], blob[_DIGEST_BYTES:]
+    try:
+        if hashlib.sha256(payload).digest() != digest:
+            raise ValueError("the file is not as it was written")
+        devices = jax.devices() if graph.collective else [client.device()]
+        executable = serialize_executable.deserialize_and_load(
+            *pickle.loads(payload), execution_devices=devices
+        )
+    except Exception:  # Whatever is wrong with it, compiling is the answer.
+        with contextlib.suppress(OSError):
+            path.unlink()
+        return None
+    with contextlib.suppress(OSError):
+        os.utime(path)  # The files that go first are those used longest ago.
+    return executable
+
+
+def store(graph: Graph, executable: Any, seconds: float) -> None:
+    """Leave an executable for later processes; what cannot be left is no error.
+
+    Args:
+        graph: What was compiled.
+        executable: jax's compiled program.
+        seconds: How long it took to make.
+    """
+    path = _path(graph) if seconds >= _WORTH_SECONDS else None
+    if path is None:
+        return
+    try:
+        payload = pickle.dumps(serialize_executable.serialize(executable))
+    except Exception:  # A backend, or a program with constants, that cannot be serialized.
+        return
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor, temporary = tempfile.mkstemp(dir=path.parent, suffix=".part")
+        try:
+            with open(descriptor, "wb") as file:
+                file.write(hashlib.sha256(payload).digest() + payload)
+            os.replace(temporary, path)
+        except BaseException:
+            os.unlink(temporary)
+            raise
+        _prune(path.parents[1])
+
+
+def folder() -> Path | None:
+    """Where executables are kept; None if they are not."""
+    text = flags.CACHE.get()
+    if text == _OFF:
+        return None
+    if text:
+        return Path(text).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "trcomp"
+
+
+def _path(graph: Graph) -> Path | None:
+    root = folder()
+    if root is None or flags.DEBUG.get():  # The debug files come from compiling.
+        return None
+    try:
+        return root / _environment() / fingerprint(graph)
+    except (_UnnamedError, RuntimeError):  # RuntimeError: no home directory.
+        return None
+
+
+def fingerprint(graph: Graph) -> str:
+    """A graph's key as text that is the same in every process with the same rank.
+
+    Raises:
+        _UnnamedError: Something in the graph has no such text.
+    """
+    digest = hashlib.sha256()
+    for node, places in zip(graph.nodes, graph.places, strict=True):
+        digest.update("\0".join((*_parts(node.signature), str(places), "")).encode())
+    avals = [str(leaf.aval) for leaf in graph.leaves]
+    settings = sorted((name, str(value)) for name, value in jax.config.values.items())
+    position = (client.rank(), client.num_ranks(), graph.collective)
+    digest.update(repr((graph.roots, avals, graph.donated, position, settings)).encode())
+    return digest.hexdigest()
+
+
+def _parts(signature: Signature) -> Iterator[str]:
+    yield signature.rule.name
+    for part in (
+        signature.arguments,
+        signature.keywords,
+        signature.views,
+        signature.outputs,
+        signature.compute,
+        signature.present,
+    ):
+        yield _text(part)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, _NAMED):
+        return repr(value)
+    if isinstance(value, tuple):
+        return f"{type(value).__name__}({','.join(map(_text, value))})"
+    if isinstance(value, Mapping):
+        return f"{{{','.join(f'{key}:{_text(item)}' for key, item in value.items())}}}"
+    known = getattr(value, "fingerprint", None)
+    if isinstance(known, str):
+        return known
+    raise _UnnamedError(type(value).__name__)
+
+
+@lru_cache(maxsize=1)
+def _environment() -> str:
+    """A digest of all besides the graph that an executable depends on."""
+    digest = hashlib.sha256()
+    for source in sorted(Path(__file__).parent.rglob("*.py")):
+        digest.update(source.read_bytes())
+    device = client.device()
+    parts = (
+        *(version(name) for name in ("jax", "jaxlib", "torch", "numpy")),
+        *(device.platform, device.device_kind, device.client.platform_version),
+        *(os.environ.get("XLA_FLAGS", ""), _processor() if device.platform == "cpu" else ""),
+        *(f"{flag.name}={flag.get()}" for flag in flags.ALL if flag.in_key),
+    )
+    digest.update("\0".join(parts).encode())
+    return digest.hexdigest()[:16]
+
+
+def _processor() -> str:
+    """What this machine's processor can do: its code may not run on another."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor()
+    wanted = ("model name", "flags", "Features")
+    return "".join(sorted({line for line in lines if line.startswith(wanted)}))
+
+
+def _prune(root: Path) -> None:
+    """Delete the files used longest ago until a quarter of the allowed bytes is free."""
+    kept = []
+    for path in root.glob("*/*"):
+        with contextlib.suppress(OSError):
+            stat = path.stat()
+            kept.append((stat.st_mtime, stat.st_size, path))
+    total = sum(size for _, size, _ in kept)
+    if total <= _KEPT_BYTES:
+        return
+    for _, size, path in sorted(kept):
+        if total <= 0.75 * _KEPT_BYTES:
+            return
+        with contextlib.suppress(OSError):
+            path.unlink()
+            total -= size
