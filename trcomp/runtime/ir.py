@@ -210,3 +210,12 @@ def restore_pending(values: list[Value]) -> None:
 def num_pending() -> int:
     """How many values were recorded since the last sync, dead ones included."""
     return len(_pending)
+def is_pending_beyond(nodes: set[Node]) -> bool:
+    """Whether a live value is pending that none of these nodes makes."""
+    values = (ref() for ref in reversed(_pending))
+    return any(
+        value is not None and value.node is not None and value.node not in nodes
+        for value in values
+    )
+
+

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import jax
 
-from trcomp.runtime import client, closures, executables, ir
+from trcomp.runtime import aside, client, closures, executables, ir
 from trcomp.runtime.compiler import FAILED_NODE, Executable, arguments, compile_graph
 from trcomp.runtime.exhaustion import explained
 from trcomp.runtime.graph import Graph, build
@@ -55,6 +55,7 @@ def evaluate(*, donate: bool = False) -> None:
     with _lock:
         start = time.perf_counter()
         waited = counters.compile_seconds + counters.run_seconds
+        aside.note_sync()
         values = ir.take_pending()
         if not values:
             return
@@ -121,6 +122,10 @@ def _wait(leave: int) -> None:
 
 def fetch(value: Value) -> jax.Array:
     """The value as an array on this process's device, computed first if it is pending."""
+    if value.node is not None and aside.takes(value):
+        counters.reads_aside += 1
+        with _lock:
+            _compute([value], donate=False)
     if value.node is not None:
         evaluate()
     if value.node is not None:
