@@ -1,6 +1,10 @@
 """A loader's batches, moved ahead of the step by a background thread, with a step mark after each.
 
 data loader --thread: next, move--> ready batches --for batch in loader--> the step, its mark
+
+accelerate's loaders tell the script, through state that all share, which batch is the last:
+gradient accumulation ends with it, and what was padded is cut off its metrics. Read ahead, they
+would say so too early; they are read in step with the script.
 """
 
 from __future__ import annotations
@@ -69,7 +73,11 @@ class PrefetchLoader:
         return getattr(self._loader, name)
 
     def __iter__(self) -> Generator[Any, None, None]:
-        feed = _Feed(self._loader, self._move, self._depth)
+        feed = (
+            _InStep(self._loader, self._move)
+            if hasattr(self._loader, "end_of_dataloader")
+            else _Feed(self._loader, self._move, self._depth)
+        )
         since_mark = 0
         try:
             while (item := feed.take()) is not _END:
@@ -86,6 +94,27 @@ class PrefetchLoader:
 
 
 _END = object()
+
+
+class _InStep:
+    """One iteration without a thread: each batch is read and moved when it is asked for."""
+
+    def __init__(self, loader: Any, move: Callable[[Any], Any]) -> None:
+        with quiet_fork():
+            self._iterator = iter(loader)
+        self._move = move
+
+    def take(self) -> Any:
+        """The next batch, or `_END`."""
+        start = time.perf_counter()
+        batch = next(self._iterator, _END)
+        counters.input_wait_seconds += time.perf_counter() - start
+        return batch if batch is _END else self._move(batch)
+
+    def close(self) -> None:
+        """End the loader's own iteration, as a `break` would."""
+        if isinstance(self._iterator, Generator):
+            self._iterator.close()
 
 
 @dataclass(frozen=True)
