@@ -188,14 +188,43 @@ class _Lowering:
 
 
 def compile_graph(graph: Graph) -> Executable:
-    """Trace, lower and compile a graph, or load what an earlier process made of it.
+    """Trace, lower and compile a graph, or load what an earlier process made of it."""
+    client.start()
+    reused = _reusable(graph)
+    start = time.perf_counter()
+    compiled = persistent.load(graph)
+    if compiled is not None:
+        counters.loads += 1
+    else:
+        tell(f"compiling a graph of {len(graph.nodes)} operations", graph)
+        lowered = lower_graph(graph)
+        compiled = lowered.compile()
+        if flags.DEBUG.get():
+            dump.write(graph, counters.compiles, lowered, compiled)
+        counters.compiles += 1
+        seconds = time.perf_counter() - start
+        tell(f"compiled in {seconds:.1f} s", graph)
+        persistent.store(graph, compiled, seconds)
+    counters.compile_seconds += time.perf_counter() - start
+    return Executable(
+        compiled,
+        reused,
+        _kept(graph, reused),
+        graph.collective,
+        signatures=tuple(node.signature for node in graph.nodes),
+        avals=tuple(leaf.aval for leaf in graph.leaves),
+    )
+
+
+def lower_graph(graph: Graph) -> jax.stages.Lowered:
+    """A graph as the program that XLA compiles.
 
     A graph with collectives is wrapped in `shard_map` over all ranks' devices. Its arrays are
     declared replicated, and `check_vma=False` makes the program run on what each rank really holds.
     """
     client.start()
     reused = _reusable(graph)
-    kept = tuple(i for i in range(len(graph.leaves)) if i not in set(reused))
+    kept = _kept(graph, reused)
 
     def program(donated: Any, others: Any, floats: Any, ints: Any) -> list[jax.Array]:
         leaves: list[Any] = [None] * len(graph.leaves)
@@ -217,29 +246,11 @@ def compile_graph(graph: Graph) -> Executable:
             out_specs=everywhere,
             check_vma=False,
         )
-    start = time.perf_counter()
-    compiled = persistent.load(graph)
-    if compiled is not None:
-        counters.loads += 1
-    else:
-        tell(f"compiling a graph of {len(graph.nodes)} operations", graph)
-        lowered = jax.jit(fn, donate_argnums=(0,)).lower(*arguments(graph, reused, kept))
-        compiled = lowered.compile()
-        if flags.DEBUG.get():
-            dump.write(graph, counters.compiles, lowered, compiled)
-        counters.compiles += 1
-        seconds = time.perf_counter() - start
-        tell(f"compiled in {seconds:.1f} s", graph)
-        persistent.store(graph, compiled, seconds)
-    counters.compile_seconds += time.perf_counter() - start
-    return Executable(
-        compiled,
-        reused,
-        kept,
-        graph.collective,
-        signatures=tuple(node.signature for node in graph.nodes),
-        avals=tuple(leaf.aval for leaf in graph.leaves),
-    )
+    return jax.jit(fn, donate_argnums=(0,)).lower(*arguments(graph, reused, kept))
+
+
+def _kept(graph: Graph, reused: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(i for i in range(len(graph.leaves)) if i not in set(reused))
 
 
 _TOLD_FROM = 50
