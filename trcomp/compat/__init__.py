@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
+from importlib.metadata import Distribution, DistributionFinder
 from importlib.util import spec_from_file_location
+from os import PathLike
 from pathlib import Path
 from types import ModuleType
+from typing import ClassVar
+
+TORCH_XLA_VERSION = "2.9.0+trcomp"
+"""The torch_xla release whose names the tree has; frameworks compare it."""
 
 _TREE = "torch_xla"
 _ROOT = Path(__file__).parent / _TREE
@@ -27,6 +34,36 @@ class TreeFinder(MetaPathFinder):
             _TREE, _ROOT / "__init__.py", submodule_search_locations=[str(_ROOT)]
         )
 
+    def find_distributions(
+        self, context: DistributionFinder.Context | None = None
+    ) -> Iterable[Distribution]:
+        """What `importlib.metadata` tells about torch_xla, unless a real one is installed."""
+        name = None if context is None else context.name
+        wanted = name is None or re.sub(r"[-_.]+", "_", name).lower() == _TREE
+        return [_TreeDistribution()] if wanted and _installed() is None else []
+
+
+class _TreeDistribution(Distribution):
+    """The metadata that frameworks ask whether torch_xla is there, and of which release."""
+
+    _TEXTS: ClassVar = {
+        "METADATA": f"Metadata-Version: 2.1\nName: {_TREE}\nVersion: {TORCH_XLA_VERSION}\n"
+        "Summary: torch_xla's module tree on trcomp's runtime\n",
+        "top_level.txt": f"{_TREE}\n",
+    }
+
+    def read_text(self, filename: str) -> str | None:
+        """A metadata file, None if there is none of that name."""
+        return self._TEXTS.get(str(filename))
+
+    def locate_file(self, path: str | PathLike[str]) -> Path:
+        """Where a file of the tree is."""
+        return _ROOT.parent / path
+
+
+def _installed() -> ModuleSpec | None:
+    return PathFinder.find_spec(_TREE)
+
 
 def install() -> None:
     """Make `import torch_xla` find trcomp's tree. Does nothing when it does already.
@@ -36,7 +73,7 @@ def install() -> None:
     if any(isinstance(finder, TreeFinder) for finder in sys.meta_path):
         return
     sys.meta_path.append(TreeFinder())
-    installed = PathFinder.find_spec(_TREE)
+    installed = _installed()
     if installed is not None:
         print(
             f"trcomp: torch_xla is installed at {installed.origin} and is used as it is; "

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 import trcomp.runtime as rt
+from trcomp.compat import TORCH_XLA_VERSION
 from trcomp.runtime.launch import spawn
 
 from . import _XLAC, runtime
@@ -29,8 +30,7 @@ __all__ = [
 
 __getattr__ = missing(__name__)
 
-__version__ = "2.9.0+trcomp"
-"""The torch_xla release whose names these are; frameworks compare it."""
+__version__ = TORCH_XLA_VERSION
 
 
 def device(index: int | None = None) -> torch.device:
@@ -55,7 +55,7 @@ def real_devices() -> list[str]:
 
 def sync(wait: bool = False, reset_scope: bool = True) -> None:
     """End the step: compile and run all that is pending."""
-    rt.sync(wait)
+    xla_model.end_step(wait)
 
 
 def manual_seed(seed: int, device: torch.device | None = None) -> None:

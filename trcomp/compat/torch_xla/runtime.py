@@ -8,6 +8,7 @@ import trcomp.runtime as rt
 from trcomp import flags
 from trcomp.runtime import launch
 
+from ._deprecated import replaced_by
 from ._missing import missing
 
 __getattr__ = missing(__name__)
@@ -85,6 +86,7 @@ def is_spmd() -> bool:
     return False
 
 
+@replaced_by("nothing: there is no other runtime")
 def using_pjrt() -> bool:
     """True: the runtime is XLA's PJRT client."""
     return True

@@ -1,43 +1,127 @@
-"""`import torch_xla.core.xla_model as xm`: devices, ranks, the step, collectives, saving."""
+"""`import torch_xla.core.xla_model as xm`: devices, ranks, the step; the rest by import."""
 
 from __future__ import annotations
 
-import os
-import pickle
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import IO, Any, TextIO
+from typing import Any, TextIO
 
 import torch
 
 import trcomp.runtime as rt
-from trcomp.runtime import batches, closures, reductions
+from trcomp.runtime import closures
 
 from .. import runtime
+from .._deprecated import replaced_by
 from .._missing import missing
+from ..debug import metrics_saver as ms
+from ..utils import utils as xu
+from ._arena import ToXlaTensorArena, check_view_sharing
+from ._async_closures import in_background
+from ._buckets import CoalescingBuckets, all_gather_bucketized, reduce_scatter_bucketized
+from ._collectives import (
+    REDUCE_AND,
+    REDUCE_MAX,
+    REDUCE_MIN,
+    REDUCE_MUL,
+    REDUCE_OR,
+    REDUCE_SUM,
+    _fetch_gradients,
+    all_gather,
+    all_reduce,
+    all_reduce_bucketized_gradients,
+    all_to_all,
+    broadcast_master_param,
+    collective_broadcast,
+    collective_permute,
+    recv,
+    reduce_gradients,
+    reduce_scatter,
+    send,
+)
+from ._host import (
+    _maybe_convert_to_cpu,
+    do_on_ordinals,
+    mesh_reduce,
+    rendezvous,
+    save,
+    send_cpu_data_to_device,
+    xla_rendezvous,
+)
+from ._rates import RateTracker
+from ._state import (
+    MemoryInfo,
+    fork_rng,
+    get_memory_info,
+    get_rng_state,
+    get_stablehlo,
+    get_stablehlo_bytecode,
+    optimization_barrier_,
+    set_rng_state,
+)
+
+__all__ = [
+    "REDUCE_AND",
+    "REDUCE_MAX",
+    "REDUCE_MIN",
+    "REDUCE_MUL",
+    "REDUCE_OR",
+    "REDUCE_SUM",
+    "CoalescingBuckets",
+    "MemoryInfo",
+    "RateTracker",
+    "ToXlaTensorArena",
+    "_fetch_gradients",
+    "_maybe_convert_to_cpu",
+    "all_gather",
+    "all_gather_bucketized",
+    "all_reduce",
+    "all_reduce_bucketized_gradients",
+    "all_to_all",
+    "broadcast_master_param",
+    "check_view_sharing",
+    "collective_broadcast",
+    "collective_permute",
+    "do_on_ordinals",
+    "fork_rng",
+    "get_memory_info",
+    "get_rng_state",
+    "get_stablehlo",
+    "get_stablehlo_bytecode",
+    "mesh_reduce",
+    "ms",
+    "optimization_barrier_",
+    "recv",
+    "reduce_gradients",
+    "reduce_scatter",
+    "reduce_scatter_bucketized",
+    "rendezvous",
+    "save",
+    "send",
+    "send_cpu_data_to_device",
+    "set_rng_state",
+    "xla_rendezvous",
+    "xu",
+]
 
 __getattr__ = missing(__name__)
-
-REDUCE_SUM = "sum"
-REDUCE_MUL = "mul"
-REDUCE_AND = "and"
-REDUCE_OR = "or"
-REDUCE_MIN = "min"
-REDUCE_MAX = "max"
 
 
 # Devices.
 
 
+@replaced_by("torch_xla.device()")
 def xla_device(n: int | None = None, devkind: str | None = None) -> torch.device:
     """This rank's device. It has one, so `n` is None or 0 whatever the rank."""
     return rt.device(n)
 
 
 def get_xla_supported_devices(
-    devkind: str | None = None, max_devices: int | None = None
+    devkind: str | int | None = None, max_devices: int | None = None
 ) -> list[str]:
-    """The devices this process drives, as strings."""
+    """The devices this process drives, as strings; the kind, of older releases, is all the same."""
+    if isinstance(devkind, int):
+        max_devices = devkind
     return [str(rt.device())][:max_devices]
 
 
@@ -46,9 +130,22 @@ def xla_device_hw(device: Any = None) -> str:
     return runtime.device_type()
 
 
+xla_device_kind = xla_device_hw
+
+
 def xla_real_devices(devices: Sequence[Any] | None = None) -> list[str]:
     """What the devices are, such as `CPU:0` or `CUDA:1`."""
-    return [f"{runtime.device_type()}:{rt.local_rank()}"]
+    count = 1 if devices is None else len(devices)
+    return [f"{runtime.device_type()}:{rt.local_rank()}"] * count
+
+
+def _xla_real_device(device: Any) -> str:
+    return xla_real_devices()[0]
+
+
+def xla_replication_devices(local_devices: Sequence[Any] | None = None) -> list[str]:
+    """The devices that take part: one of each rank."""
+    return [f"{runtime.device_type()}:{rank}" for rank in range(rt.world_size())]
 
 
 def is_xla_tensor(tensor: torch.Tensor) -> bool:
@@ -63,6 +160,7 @@ def set_replication(device: Any, devices: Any) -> None:
 # Ranks.
 
 
+@replaced_by("torch_xla.runtime.global_ordinal()")
 def get_ordinal(defval: int | None = None) -> int:
     """This process's rank among all of the job's."""
     return rt.rank()
@@ -73,6 +171,7 @@ def get_local_ordinal(defval: int | None = None) -> int:
     return rt.local_rank()
 
 
+@replaced_by("torch_xla.runtime.world_size()")
 def xrt_world_size(defval: int | None = None) -> int:
     """Number of ranks of the job."""
     return rt.world_size()
@@ -94,9 +193,17 @@ def master_print(
 # The step.
 
 
+@replaced_by("torch_xla.sync()")
 def mark_step(wait: bool = False, reset_scope: bool = True) -> None:
     """End the step: compile and run all that is pending."""
-    rt.sync(wait)
+    end_step(wait)
+
+
+def end_step(wait: bool = False) -> None:
+    """What `torch_xla.sync` does: the step's barrier, its closures, its metrics file."""
+    rt.sync(wait or xu.getenv_as("XLA_SYNC_WAIT", bool, False))
+    if is_master_ordinal():
+        ms.save_metrics()
 
 
 def wait_device_ops(devices: Sequence[str] = ()) -> None:
@@ -107,8 +214,15 @@ def wait_device_ops(devices: Sequence[str] = ()) -> None:
 def add_step_closure(
     closure: Callable[..., Any], args: Sequence[Any] = (), run_async: bool = False
 ) -> None:
-    """Call `closure(*args)` when the step has ended; reading a value there cuts no graph."""
-    closures.add(closure, args)
+    """Call `closure(*args)` when the step has ended; reading a value there cuts no graph.
+
+    Args:
+        closure: What to call.
+        args: Its arguments.
+        run_async: Whether to call it in the background: the next step does not wait for it. What it
+            raises is raised at the end of the next step.
+    """
+    closures.add(in_background(closure) if run_async else closure, args)
 
 
 def optimizer_step(
@@ -119,131 +233,11 @@ def optimizer_step(
     pin_layout: bool = True,
 ) -> Any:
     """Average the gradients over the ranks and step; `barrier` also ends the step."""
-    _check(groups)
-    return rt.optimizer_step(optimizer, barrier, optimizer_args)
-
-
-def reduce_gradients(
-    optimizer: torch.optim.Optimizer,
-    groups: Sequence[Sequence[int]] | None = None,
-    pin_layout: bool = True,
-) -> None:
-    """Average the gradients of the optimizer's parameters over the ranks, in place."""
-    _check(groups)
-    rt.reduce_gradients(optimizer)
-
-
-def _fetch_gradients(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    parameters = (p for group in optimizer.param_groups for p in group["params"])
-    return [p.grad for p in parameters if p.grad is not None]
-
-
-# Collectives.
-
-
-def all_reduce(
-    reduce_type: str,
-    inputs: torch.Tensor | Sequence[torch.Tensor],
-    scale: float = 1.0,
-    groups: Sequence[Sequence[int]] | None = None,
-    pin_layout: bool = True,
-) -> torch.Tensor | None:
-    """Reduce over the ranks: one tensor gives a new one, a list is changed in place."""
-    return rt.all_reduce(reduce_type, inputs, scale, groups)
-
-
-def all_gather(
-    value: torch.Tensor,
-    dim: int = 0,
-    groups: Sequence[Sequence[int]] | None = None,
-    output: torch.Tensor | None = None,
-    pin_layout: bool = True,
-) -> torch.Tensor:
-    """All ranks' tensors, concatenated along `dim` in the order of ranks."""
-    _check(groups)
-    gathered = rt.all_gather(value, dim)
-    return gathered if output is None else output.copy_(gathered)
-
-
-def collective_broadcast(
-    tensors: Sequence[torch.Tensor],
-    root_ordinal: int = 0,
-    groups: Sequence[Sequence[int]] | None = None,
-    pin_layout: bool = True,
-) -> None:
-    """Give every rank the values of rank `root_ordinal`, in place."""
-    _check(groups)
-    rt.broadcast(list(tensors), root_ordinal)
-
-
-def broadcast_master_param(model: torch.nn.Module) -> None:
-    """Give every rank the parameters and buffers of rank 0."""
-    rt.broadcast([t.detach() for t in (*model.parameters(), *model.buffers())])
-    rt.sync()
-
-
-def rendezvous(tag: str, payload: bytes = b"", replicas: Sequence[int] = ()) -> list[bytes]:
-    """Wait until every rank is here; the ranks' payloads in order."""
-    return rt.rendezvous(tag, payload)
-
-
-def mesh_reduce(tag: str, data: Any, reduce_fn: Callable[[list[Any]], Any]) -> Any:
-    """`reduce_fn` of all ranks' `data`, in order; any picklable data, tensors arrive on the CPU."""
-    payload = pickle.dumps(_maybe_convert_to_cpu(data))
-    return reduce_fn([pickle.loads(part) for part in rt.rendezvous(tag, payload)])
-
-
-def _check(groups: Sequence[Sequence[int]] | None) -> None:
-    reductions.check(REDUCE_SUM, groups, rt.world_size())
-
-
-# The host.
-
-
-def save(
-    data: Any,
-    file_or_path: str | os.PathLike[str] | IO[bytes],
-    master_only: bool = True,
-    global_master: bool = False,
-) -> None:
-    """`torch.save` of `data` moved to the CPU; every rank must call it.
-
-    Args:
-        data: Anything `torch.save` takes.
-        file_or_path: Where to.
-        master_only: Whether the master alone writes.
-        global_master: Whether the master is the job's rank 0, or each host's first rank.
-    """
-    rt.settle()
-    if not master_only or is_master_ordinal(local=not global_master):
-        torch.save(_maybe_convert_to_cpu(data), file_or_path)
-    rt.rendezvous("torch_xla.core.xla_model.save")
-
-
-def _maybe_convert_to_cpu(data: Any, convert: bool = True) -> Any:
-    return batches.map_tensors(data, _to_cpu) if convert else data
-
-
-def _to_cpu(tensor: torch.Tensor) -> torch.Tensor:
-    if tensor.is_cpu:
-        return tensor
-    moved = tensor.detach().cpu()
-    return moved.requires_grad_(tensor.requires_grad) if tensor.is_leaf else moved
-
-
-def send_cpu_data_to_device(datas: Any, device: Any, input_sharding: Any = None) -> Any:
-    """The data with its tensors on the device."""
-    return batches.map_tensors(datas, lambda tensor: tensor.to(device))
-
-
-def get_rng_state(device: str | None = None) -> int:
-    """A number that `set_rng_state` takes to repeat what is drawn from here on."""
-    return rt.take_rng_state()
-
-
-def set_rng_state(seed: int, device: str | None = None) -> None:
-    """Start the device's random stream at `seed`."""
-    rt.manual_seed(seed)
+    reduce_gradients(optimizer, groups)
+    loss = optimizer.step(**(optimizer_args or {}))
+    if barrier:
+        end_step()
+    return loss
 
 
 def unlazy(tensors: Iterable[torch.Tensor]) -> None:

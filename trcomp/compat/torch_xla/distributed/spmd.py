@@ -1,4 +1,4 @@
-"""torch_xla.distributed.spmd, importable because transformers' Trainer imports it; see `_missing`."""
+"""`torch_xla.distributed.spmd`: importable, since transformers imports it; see `_missing`."""
 
 from __future__ import annotations
 
