@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -164,6 +166,26 @@ def test_a_weight_changed_inside_a_region_is_read_anew(cache: bool) -> None:
             weight.mul_(3)
         after = F.linear(ones(1, 2), weight)
     assert (before.tolist(), after.tolist()) == ([[2, 2]], [[6, 6]])
+
+
+def test_a_weight_used_several_times_is_cast_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TRCOMP_DEBUG", "1")
+    monkeypatch.setenv("TRCOMP_REPORT_DIR", str(tmp_path / "trcomp"))
+    weight = torch.nn.Parameter(ones(5, 11))
+    rt.sync()
+    with torch.autocast("xla", dtype=torch.bfloat16):
+        assert torch.is_autocast_cache_enabled()
+        middle = F.linear(ones(3, 11), weight)
+        torch.clear_autocast_cache()
+        result = F.linear(middle @ weight, weight)
+    result.float().sum().backward()
+    assert weight.grad is not None
+    assert weight.grad.dtype is torch.float32 and weight.grad.isfinite().all().item()
+    programs = [path.read_text() for path in tmp_path.glob("compiler/*.hlo.txt")]
+    casts = [re.findall(r" = bf16\[5,11\]\S* convert\(", text) for text in programs]
+    assert [len(found) for found in casts if found] == [1]
 
 
 @pytest.mark.parametrize("dtype", HALVES)
