@@ -13,7 +13,7 @@ import torch
 from torch._ops import OpOverload
 from torch.utils._pytree import tree_flatten, tree_map
 
-from trcomp.runtime.device import NAME
+from trcomp.runtime.device import NAME, is_on_device
 from trcomp.runtime.ops.registry import find
 
 HALF = """
@@ -53,7 +53,7 @@ _named = torch.library.Library("aten", "IMPL")
 def _is_eligible(argument: Any) -> bool:
     return (
         isinstance(argument, torch.Tensor)
-        and argument.is_xla
+        and is_on_device(argument)
         and argument.is_floating_point()
         and argument.dtype != torch.float64
     )

@@ -63,16 +63,21 @@ def check_index(device: torch.device) -> torch.device:
     return DEVICE
 
 
+_held = torch._C.TensorBase.device.__get__
+
+
+def is_on_device(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is on the device, whatever `tensor.device` shows (`compat.cuda`)."""
+    return bool(_held(tensor).type == NAME)
+
+
 def _register() -> torch.device:
     backend_registration.rename_privateuse1_backend(NAME)
     torch._C._acc.register_python_privateuseone_hook(backend_registration._DummyPrivateUse1Hook())
     torch._C._acc.register_python_privateuseone_device_guard(unwinding.DeviceGuard())
     unwinding.register()
-    # The native property asks for torch's own XLA dispatch key, which is another one. This one asks
-    # the tensor itself: what `Tensor.device` shows may be another name (`compat.cuda`).
-    held = torch._C.TensorBase.device.__get__  # type: ignore[attr-defined]
-    is_xla = property(lambda tensor: held(tensor).type == NAME)
-    setattr(torch.Tensor, "is_xla", is_xla)  # noqa: B010
+    # The native property asks for torch's own XLA dispatch key, which is another one.
+    setattr(torch.Tensor, "is_xla", property(is_on_device))  # noqa: B010
     # The client copies from any host memory, so there is nothing to pin; torch's own would ask the
     # device for an allocator.
     setattr(torch.Tensor, "pin_memory", lambda tensor, device=None: tensor)  # noqa: B010

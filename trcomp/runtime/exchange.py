@@ -10,7 +10,7 @@ import torch
 from torch.multiprocessing import reductions
 
 from trcomp.errors import UnsupportedError
-from trcomp.runtime.device import NAME
+from trcomp.runtime.device import NAME, is_on_device
 
 
 def _rebuild(cls: type[torch.Tensor], host: bytes, requires_grad: bool) -> torch.Tensor:
@@ -22,7 +22,7 @@ def _rebuild(cls: type[torch.Tensor], host: bytes, requires_grad: bool) -> torch
 
 def _reduce(tensor: torch.Tensor) -> Any:
     """How a tensor travels to a process of `torch.multiprocessing`: by way of the host."""
-    if not tensor.is_xla:
+    if not is_on_device(tensor):
         return reductions.reduce_tensor(tensor)
     if tensor.requires_grad and not tensor.is_leaf:
         raise RuntimeError(
@@ -43,7 +43,7 @@ def _refuse(tensor: torch.Tensor) -> NoReturn:
 
 def _refusing(method: Any) -> Any:
     def call(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        if isinstance(tensor, torch.Tensor) and tensor.is_xla:
+        if isinstance(tensor, torch.Tensor) and is_on_device(tensor):
             _refuse(tensor)
         return method(tensor, *args, **kwargs)
 

@@ -10,7 +10,7 @@ import torch
 from torch._ops import OpOverload
 from torch.utils._pytree import tree_map
 
-from trcomp.runtime.device import DEVICE, NAME
+from trcomp.runtime.device import DEVICE, NAME, is_on_device
 from trcomp.runtime.dispatch import KEY, implement
 from trcomp.runtime.metrics import counters
 from trcomp.runtime.ops.registry import find
@@ -67,7 +67,7 @@ def run_on_cpu(op: OpOverload, *args: Any, **kwargs: Any) -> Any:
     copies: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def down(argument: Any) -> Any:
-        if isinstance(argument, torch.Tensor) and argument.is_xla:
+        if isinstance(argument, torch.Tensor) and is_on_device(argument):
             if id(argument) not in copies:
                 copies[id(argument)] = (argument, to_host(argument))
             return copies[id(argument)][1]

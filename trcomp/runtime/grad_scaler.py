@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from trcomp.runtime.device import is_on_device
+
 _FUSABLE = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)
 _read_and_step = torch.amp.GradScaler._maybe_opt_step
 
@@ -25,7 +27,7 @@ def _step_unread(
 ) -> float | None:
     """Step with unscaled gradients, unless one of them overflowed."""
     found = list(optimizer_state["found_inf_per_device"].values())
-    on_device = all(tensor.is_xla for tensor in found)
+    on_device = all(is_on_device(tensor) for tensor in found)
     if not on_device or not _is_fusable(optimizer):
         return _read_and_step(self, optimizer, optimizer_state, *args, **kwargs)
     _fuse(optimizer)
@@ -46,7 +48,7 @@ def _is_fusable(optimizer: torch.optim.Optimizer) -> bool:
     return all(
         group["fused"] or not _names_a_form(group)
         for group in optimizer.param_groups
-        if any(p.is_xla and p.is_floating_point() for p in group["params"])
+        if any(is_on_device(p) and p.is_floating_point() for p in group["params"])
     )
 
 

@@ -15,6 +15,7 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.parameter import UninitializedParameter
 
 from trcomp.errors import DeviceError
+from trcomp.runtime.device import is_on_device
 
 _swap = torch.utils.swap_tensors
 _waiting: Any = UninitializedParameter
@@ -32,7 +33,7 @@ def _swap_or_set(old: torch.Tensor, new: torch.Tensor) -> None:
         if torch._has_compatible_shallow_copy_type(old, new):
             old.data = new.data
             return
-        if not old.is_xla and not new.is_xla:
+        if not is_on_device(old) and not is_on_device(new):
             raise
         raise DeviceError(
             f"a parameter cannot move from {old.device} to {new.device} while something holds it: "

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 from trcomp.runtime import storage
-from trcomp.runtime.device import DEVICE, Process, check_fork
+from trcomp.runtime.device import DEVICE, Process, check_fork, is_on_device
 from trcomp.runtime.ir import (
     Block,
     Buffer,
@@ -43,7 +43,7 @@ class Stored(NamedTuple):
 
 def is_device_tensor(argument: Any) -> bool:
     """Whether the argument is a tensor on the device."""
-    return isinstance(argument, torch.Tensor) and argument.is_xla
+    return isinstance(argument, torch.Tensor) and is_on_device(argument)
 
 
 def is_static(number: Any) -> bool:
@@ -123,7 +123,7 @@ def as_number(operand: Any) -> tuple[Any, type | torch.dtype]:
     """
     if not isinstance(operand, torch.Tensor):
         return operand, type(operand)
-    if operand.is_xla:
+    if is_on_device(operand):
         storage.value_of(operand)
     if operand.dim() or operand.device.type != "cpu":
         raise RuntimeError(

@@ -17,7 +17,7 @@ import torch
 from torch._utils import _rebuild_tensor_v2
 from torch.utils.hooks import warn_if_has_hooks
 
-from trcomp.runtime.device import NAME
+from trcomp.runtime.device import NAME, is_on_device
 
 _new = torch.UntypedStorage.__new__
 _reduce_alone = torch.Tensor._reduce_ex_internal
@@ -37,7 +37,7 @@ def _make(cls: type[torch.UntypedStorage], *args: Any, **kwargs: Any) -> torch.U
 def _reduce_shared(self: torch.Tensor, protocol: Any) -> Any:
     """How a tensor is written: its place in a storage, which a file holds once."""
     new_dtype = self.dtype in torch.storage._new_dtypes()
-    if not self.is_xla or new_dtype or self.is_conj() or self.is_neg():
+    if not is_on_device(self) or new_dtype or self.is_conj() or self.is_neg():
         return _reduce_alone(self, protocol)
     warn_if_has_hooks(self)
     held = torch.storage.TypedStorage(

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import torch
 
 from trcomp.runtime import storage, views
-from trcomp.runtime.device import DEVICE, NAME, check_index
+from trcomp.runtime.device import DEVICE, NAME, check_index, is_on_device
 from trcomp.runtime.dispatch import implement, implements
 from trcomp.runtime.dtypes import TO_JAX, cast
 from trcomp.runtime.ir import View
@@ -167,10 +167,10 @@ def _fill(self: torch.Tensor, value: Any) -> torch.Tensor:
 @implements("copy_")
 def copy_(self: torch.Tensor, src: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
     """Copy, cast and broadcast between host and device, or on the device."""
-    if not self.is_xla:
+    if not is_on_device(self):
         self.copy_(to_host(src))
         return self
-    if not src.is_xla:
+    if not is_on_device(src):
         if src.device.type == "meta":
             raise NotImplementedError("Cannot copy out of meta tensor; no data!")
         src = _upload_for(self, src)
@@ -199,7 +199,7 @@ def _upload_for(target: torch.Tensor, src: torch.Tensor) -> torch.Tensor:
 @implements("_copy_from")
 def _copy_from(src: torch.Tensor, dst: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
     """`copy_` with its operands the other way round; torch calls it for `.to` and `.cpu`."""
-    if dst.is_xla and src.device.type == "cpu" and _fits(src, dst):
+    if is_on_device(dst) and src.device.type == "cpu" and _fits(src, dst):
         dst.untyped_storage().value = upload(src.detach().contiguous())  # type: ignore[attr-defined]
         return dst
     return copy_(dst, src, non_blocking)
@@ -234,7 +234,7 @@ def _to_copy(
 ) -> torch.Tensor:
     """`.to`: another dtype on the device, or a copy on the host."""
     target = DEVICE if device is None else device
-    if not self.is_xla:
+    if not is_on_device(self):
         return to_device(self if dtype is None else self.to(dtype), memory_format=memory_format)
     if target.type == NAME:
         return _clone_as(self, dtype or self.dtype, memory_format)
