@@ -5,8 +5,9 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
@@ -17,10 +18,12 @@ from jax.sharding import PartitionSpec
 from trcomp import flags
 from trcomp.errors import InternalError
 from trcomp.runtime import client, dump, persistent, views
+from trcomp.runtime.bodies import ARGUMENT, REGION, Body, Constant
 from trcomp.runtime.dtypes import TO_JAX, Scalar, cast, opmath
 from trcomp.runtime.graph import Graph, Place
-from trcomp.runtime.ir import Block, ScalarSlot, Signature, TensorSlot, View
+from trcomp.runtime.ir import Block, Node, ScalarSlot, Signature, TensorSlot, View
 from trcomp.runtime.metrics import counters
+from trcomp.runtime.ordering import after
 from trcomp.runtime.storage import storage_order
 
 FAILED_NODE = "trcomp_failed_node"
@@ -89,34 +92,49 @@ class Executable:
 class _Lowering:
     """Evaluates a graph's nodes on traced arrays."""
 
-    def __init__(self, graph: Graph, leaves: list[jax.Array], floats: Any, ints: Any) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        leaves: Sequence[jax.Array],
+        numbers: Iterable[Any],
+        arguments: Sequence[jax.Array] = (),
+    ) -> None:
         self._graph = graph
         self._leaves = leaves
-        self._floats, self._ints = floats, ints
-        self._next_float = self._next_int = 0
+        self._numbers = iter(numbers)
+        self._arguments = arguments
         self._results: list[tuple[jax.Array, ...]] = []
         self._reads: dict[tuple[Place, View | None], jax.Array] = {}
+        self._reduced: jax.Array | None = None
+        """What the last collective made."""
 
     def outputs(self) -> list[jax.Array]:
-        """The arrays of the graph's roots."""
-        for node, places in zip(self._graph.nodes, self._graph.places, strict=True):
-            try:
-                self._results.append(self._lower(node.signature, places, node.scalars))
-            except Exception as error:
-                error.add_note(f"while lowering {node.signature!r}")
-                setattr(error, FAILED_NODE, node)
-                raise
+        """The arrays of the graph's roots, each another object."""
         # jit hands an output that is an input, or another output, back as the very same array; each
         # buffer must be its own, because the next step may overwrite it.
         seen = {id(leaf) for leaf in self._leaves}
         roots = []
-        for place in self._graph.roots:
-            array = self._at(place)
+        for array in self.roots():
             if id(array) in seen:
                 array = jnp.copy(array)
             seen.add(id(array))
             roots.append(array)
         return roots
+
+    def roots(self, origins: Mapping[Node, str] = MappingProxyType({})) -> list[jax.Array]:
+        """The arrays of the graph's roots.
+
+        Args:
+            origins: Where in the script nodes come from.
+        """
+        for node, places in zip(self._graph.nodes, self._graph.places, strict=True):
+            try:
+                self._results.append(self._lower(node.signature, places, node.scalars))
+            except Exception as error:
+                error.add_note(f"while lowering {node.signature!r}{origins.get(node, '')}")
+                setattr(error, FAILED_NODE, node)
+                raise
+        return [self._at(place) for place in self._graph.roots]
 
     def _at(self, place: Place) -> jax.Array:
         node, index = place
@@ -132,21 +150,20 @@ class _Lowering:
             known = self._reads[place, view] = views.read(self._at(place), view)
         return known
 
-    def _take(self, number: float | int) -> Any:
-        if type(number) is float:
-            self._next_float += 1
-            return self._floats[self._next_float - 1]
-        self._next_int += 1
-        return self._ints[self._next_int - 1]
-
     def _lower(
         self, signature: Signature, places: tuple[Place, ...], scalars: tuple[float | int, ...]
     ) -> tuple[jax.Array, ...]:
-        numbers = [self._take(number) for number in scalars]
+        if signature.rule is ARGUMENT:
+            return (self._arguments[signature.arguments[0]],)
+        numbers = [next(self._numbers) for _ in scalars]
         operands = [
             self._read(place, view, numbers)
             for place, view in zip(places, signature.views, strict=True)
         ]
+        if signature.rule is REGION:
+            return self._open(signature.arguments[0], operands, numbers)
+        if signature.rule.collective and self._reduced is not None:
+            operands[0] = after(operands[0], self._reduced)
 
         def resolve(argument: Any) -> Any:
             if type(argument) is TensorSlot:
@@ -173,6 +190,8 @@ class _Lowering:
                 f"the rule of {signature.rule.name} made {len(arrays)} arrays; "
                 f"{len(signature.outputs)} are due"
             )
+        if signature.rule.collective:
+            self._reduced = arrays[-1]
         stored = []
         for array, out in zip(arrays, signature.outputs, strict=True):
             if out is None:
@@ -185,6 +204,31 @@ class _Lowering:
                 )
             stored.append(views.store(array, out))
         return tuple(stored)
+
+    def _open(
+        self, body: Body, operands: Sequence[jax.Array], numbers: Sequence[Any]
+    ) -> tuple[jax.Array, ...]:
+        """What a region's nodes make of a call's operands."""
+        inner = [_constant(n) if isinstance(n, Constant) else numbers[n] for n in body.numbers]
+        arguments, leaves = operands[: body.num_arguments], operands[body.num_arguments :]
+        return tuple(_Lowering(body.graph, leaves, inner, arguments).roots(body.origins))
+
+
+def _constant(constant: Constant) -> jax.Array:
+    number = constant.number
+    return jnp.asarray(number, np.float64 if type(number) is float else np.int64)
+
+
+def _in_order(graph: Graph, floats: Any, ints: Any) -> Iterator[Any]:
+    """The graph's lifted numbers in the order in which its nodes use them."""
+    next_float = next_int = 0
+    for number in (number for node in graph.nodes for number in node.scalars):
+        if type(number) is float:
+            yield floats[next_float]
+            next_float += 1
+        else:
+            yield ints[next_int]
+            next_int += 1
 
 
 def compile_graph(graph: Graph) -> Executable:
@@ -234,7 +278,10 @@ def lower_graph(graph: Graph) -> jax.stages.Lowered:
             leaves[i] = array
         # The last output is ready when the whole program is; no later step overwrites it, so the
         # host can wait on it.
-        return [*_Lowering(graph, leaves, floats, ints).outputs(), jnp.zeros((), np.int32)]
+        return [
+            *_Lowering(graph, leaves, _in_order(graph, floats, ints)).outputs(),
+            jnp.zeros((), np.int32),
+        ]
 
     fn: Any = program
     if graph.collective:
@@ -275,14 +322,28 @@ def _reusable(graph: Graph) -> tuple[int, ...]:
     return tuple(reused)
 
 
-def _stored_as(graph: Graph, place: Place) -> Hashable:
-    """Shape and dtype of the array that a storage will hold."""
+def _stored_as(
+    graph: Graph, place: Place, argument: Callable[[int], Hashable] | None = None
+) -> Hashable:
+    """Shape and dtype of the array that a storage will hold.
+
+    Args:
+        graph: Of a step, or of a region.
+        place: Where the array comes from.
+        argument: The same of a region's arguments.
+    """
     node, index = place
     if node < 0:
         return graph.leaves[index].aval
-    out = graph.nodes[node].signature.outputs[index]
+    signature, places = graph.nodes[node].signature, graph.places[node]
+    if signature.rule is ARGUMENT and argument is not None:
+        return argument(signature.arguments[0])
+    if signature.rule is REGION:
+        inner = signature.arguments[0].graph
+        return _stored_as(inner, inner.roots[index], lambda i: _stored_as(graph, places[i]))
+    out = signature.outputs[index]
     if out is None:
-        return _stored_as(graph, graph.places[node][0])
+        return _stored_as(graph, places[0], argument)
     order = storage_order(out.size, out.stride)
     return tuple(out.size[d] for d in order), TO_JAX[out.dtype]
 

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -193,12 +194,44 @@ class Value:
 
 _seq = itertools.count()
 _pending: list[weakref.ref[Value]] = []
+_owed: list[Value] = []
+
+
+def owe(value: Value) -> None:
+    """Have a pending value computed at the next sync even if no tensor sees it by then."""
+    _owed.append(value)
+
+
+class NothingToComputeError(Exception):
+    """A value was asked for while recording apart, where there are none."""
+
+
+_apart = False
+
+
+@contextmanager
+def apart() -> Iterator[None]:
+    """What is recorded meanwhile is not pending, and computing anything is refused."""
+    global _pending, _apart
+    step, was_apart = _pending, _apart
+    _pending, _apart = [], True
+    try:
+        yield
+    finally:
+        _pending, _apart = step, was_apart
 
 
 def take_pending() -> list[Value]:
-    """All live pending values in order of creation, which is the same on every rank."""
+    """All live pending values in order of creation, which is the same on every rank.
+
+    Raises:
+        NothingToComputeError: This is recorded apart from the step.
+    """
+    if _apart:
+        raise NothingToComputeError("a value was asked for that a region does not have")
     live = [value for ref in _pending if (value := ref()) is not None and value.node is not None]
     _pending.clear()
+    _owed.clear()
     return live
 
 
@@ -207,15 +240,14 @@ def restore_pending(values: list[Value]) -> None:
     _pending[:0] = [weakref.ref(value) for value in values if value.node is not None]
 
 
-def num_pending() -> int:
-    """How many values were recorded since the last sync, dead ones included."""
-    return len(_pending)
 def is_pending_beyond(nodes: set[Node]) -> bool:
     """Whether a live value is pending that none of these nodes makes."""
     values = (ref() for ref in reversed(_pending))
     return any(
-        value is not None and value.node is not None and value.node not in nodes
-        for value in values
+        value is not None and value.node is not None and value.node not in nodes for value in values
     )
 
 
+def num_pending() -> int:
+    """How many values were recorded since the last sync, dead ones included."""
+    return len(_pending)

@@ -8,6 +8,8 @@ and backward of one draw share what was drawn because they share the node.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -18,6 +20,7 @@ _STATE = struct.Struct("<QQ")
 class _Stream:
     seed = torch.initial_seed() & _MASK
     position = 0
+    watched: list[int] | None = None
 
 
 def manual_seed(seed: int) -> None:
@@ -43,7 +46,21 @@ def next_key() -> int:
     """The next draw's key, as a signed 64-bit number."""
     key = _mix(_mix(_Stream.seed) ^ _Stream.position)
     _Stream.position += 1
-    return key - (1 << 64) if key >> 63 else key
+    key = key - (1 << 64) if key >> 63 else key
+    if _Stream.watched is not None:
+        _Stream.watched.append(key)
+    return key
+
+
+@contextmanager
+def watched() -> Iterator[list[int]]:
+    """Collects the keys that are drawn meanwhile, the very objects."""
+    keys: list[int] = []
+    _Stream.watched = keys
+    try:
+        yield keys
+    finally:
+        _Stream.watched = None
 
 
 def get_state() -> torch.Tensor:

@@ -77,6 +77,13 @@ def wrap(value: Value, out: Output) -> torch.Tensor:
     return tensor
 
 
+def over(value: Value, num_bytes: int) -> Any:
+    """A new storage that carries `value`."""
+    storage: Any = _make_storage(_Addresses.take(num_bytes), DEVICE, num_bytes)
+    storage.value = value
+    return storage
+
+
 def value_of(tensor: torch.Tensor) -> Value:
     """What the tensor's storage holds.
 

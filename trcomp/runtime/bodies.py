@@ -1,0 +1,58 @@
+"""What a region's node stands for: a graph of its own, opened when the step is compiled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from trcomp.runtime.graph import Graph
+from trcomp.runtime.ir import Node
+
+
+@dataclass(frozen=True, eq=False)
+class Mark:
+    """In place of a rule: a node that the compiler treats by itself."""
+
+    name: str
+    collective: bool = False
+
+
+ARGUMENT: Any = Mark("trcomp::argument")
+"""Stands in a region's graph for a storage that a call brings; its argument is the position."""
+REGION: Any = Mark("trcomp::region")
+"""A call of a region; its argument is the `Body`."""
+
+
+class Constant(NamedTuple):
+    """A number that is the same in every call."""
+
+    number: float | int
+
+
+@dataclass(frozen=True, eq=False)
+class Body:
+    """A region's graph; the same object for all regions that compute the same.
+
+    Attributes:
+        graph: Its leaves are tensors that the function made of host values.
+        numbers: For each lifted number of the graph, in order: a constant, or the place in the
+            numbers of the call.
+        num_arguments: Operands of a call that come before the graph's leaves.
+        origins: Where in the script a node of the graph comes from, for messages.
+    """
+
+    graph: Graph
+    numbers: tuple[Constant | int, ...]
+    num_arguments: int
+    origins: dict[Node, str] = field(default_factory=dict)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """The same text in every process for the same region."""
+        from trcomp.runtime.persistent import fingerprint
+
+        return f"{fingerprint(self.graph)} {self.numbers} {self.num_arguments}"
+
+    def __repr__(self) -> str:
+        return f"region of {len(self.graph.nodes) - self.num_arguments} operations"

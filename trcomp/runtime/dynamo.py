@@ -1,0 +1,130 @@
+"""`torch.compile(backend="trcomp")`: traced graphs as regions of the step's graph.
+
+    script --dynamo, AOTAutograd--> forward, backward, optimizer graphs --capture--> one node each
+
+A traced graph is run once on placeholders (`regions.py`) and then recorded as one node per call.
+All that is pending at the step's end is compiled together, so XLA sees the step as one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch._dynamo.backends.common import aot_autograd
+from torch._functorch.partitioners import min_cut_rematerialization_partition
+
+from trcomp import flags
+from trcomp.runtime.device import NAME
+from trcomp.runtime.ir import NothingToComputeError
+from trcomp.runtime.regions import CannotCaptureError, Region, capture, layout
+from trcomp.runtime.traced_parts import Part, plan_parts
+
+
+class TracedGraph:
+    """One graph of AOTAutograd's, called with its inputs."""
+
+    def __init__(self, module: fx.GraphModule) -> None:
+        self._module = module
+        self._refused: set[str] = set()
+        self._inputs = [n.name for n in module.graph.nodes if n.op == "placeholder"]
+        (self._output,) = (n for n in module.graph.nodes if n.op == "output")
+        self._plan()
+
+    def _plan(self) -> None:
+        self._parts = [_PartCall(part) for part in plan_parts(self._module, self._refused)]
+
+    def __call__(self, arguments: list[Any]) -> Sequence[Any]:
+        made = dict(zip(self._inputs, arguments, strict=True))
+        arguments.clear()
+        for part in self._parts:
+            made |= part(made)
+        refused = [part.refused for part in self._parts if part.refused is not None]
+        if refused:
+            self._refused.update(refused)
+            self._plan()
+        return fx.node.map_arg(self._output.args[0], lambda node: made[node.name])
+
+
+class _PartCall:
+    """Calls one part of a traced graph, as a region if it is one."""
+
+    def __init__(self, part: Part) -> None:
+        self._part = part
+        self._regions: dict[Hashable, Region | None] = {}
+        self.refused: str | None = None
+        """Name of a node that cannot be part of a region."""
+
+    def __call__(self, made: dict[str, Any]) -> dict[str, Any]:
+        results = self._results([made[name] for name in self._part.inputs])
+        return dict(zip(self._part.outputs, results, strict=True))
+
+    def _results(self, arguments: list[Any]) -> Sequence[Any]:
+        if not self._part.is_region or flags.EAGER.get() or flags.CHECK.get():
+            return self._run(arguments)
+        key = tuple(map(_key, arguments))
+        try:
+            region = self._regions[key]
+        except KeyError:
+            region = self._regions[key] = self._capture(arguments)
+        return self._run(arguments) if region is None else region(arguments)
+
+    def _capture(self, arguments: list[Any]) -> Region | None:
+        recorder = _Recorder(self._part.module, garbage_collect_values=False)
+        try:
+            return capture(lambda given: recorder.run(*given), arguments, recorder.origin)
+        except (CannotCaptureError, NothingToComputeError):
+            self.refused = recorder.failed
+            return None
+
+    def _run(self, arguments: list[Any]) -> Sequence[Any]:
+        """Operator by operator, each recorded by itself."""
+        with torch.no_grad(), torch._C._DisableAutocast():
+            return self._part.module(*arguments)
+
+
+class _Recorder(fx.Interpreter):
+    """Runs a part on placeholders and notes which of its nodes records what."""
+
+    failed: str | None = None
+    """The node that could not be recorded."""
+
+    def run_node(self, n: fx.Node) -> Any:
+        try:
+            with torch._C._DisableAutocast():
+                return super().run_node(n)
+        except NothingToComputeError:
+            self.failed = n.name
+            raise
+
+    def origin(self, node: Any) -> str | None:
+        return None
+
+
+def _key(argument: Any) -> Hashable:
+    """What a region depends on in an argument of a call."""
+    if not isinstance(argument, torch.Tensor):
+        return float if type(argument) is float else (type(argument), argument)
+    if argument.device.type == NAME:
+        return layout(argument)
+    return argument.size(), argument.dtype
+
+
+def compile_traced(module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+    """A compiler of graphs for AOTAutograd."""
+    graph = TracedGraph(module)
+
+    def call(arguments: list[Any]) -> Sequence[Any]:
+        return graph(arguments)
+
+    setattr(call, "_boxed_call", True)  # noqa: B010 - it takes its arguments as one list
+    return call
+
+
+trcomp = aot_autograd(
+    fw_compiler=compile_traced,
+    partition_fn=min_cut_rematerialization_partition,
+    keep_inference_input_mutations=True,
+)
