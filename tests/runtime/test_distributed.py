@@ -49,6 +49,7 @@ SCRIPT = """
     found["scaled"] = rt.all_reduce("sum", mine, scale=0.5).tolist()
     one_group = [list(range(world))]
     found["one group"] = rt.all_reduce("sum", mine, groups=one_group).tolist()
+    found["alone"] = rt.all_reduce("sum", mine, groups=[[r] for r in range(world)]).tolist()
 
     several = [held(rank + 1.0), held(rank, 2, dtype=torch.int32)]
     table = torch.full((2, 3), float(rank), device=device)
@@ -223,7 +224,7 @@ def test_ranks_that_reduce_different_things_are_told_so(tmp_path: Path) -> None:
     for ended in both:
         assert "[2.0, 2.0, 2.0]" in ended.text
         assert ended.code == 1
-    told = [ended for ended in both if "differ in collective 1" in ended.text]
+    told = [ended for ended in both if "differ in collective 2" in ended.text]
     assert told == both
     assert "float32[2]" in told[0].text and "float32[3]" in told[0].text
 
@@ -275,9 +276,13 @@ def test_an_unknown_reduction_is_refused() -> None:
         rt.all_reduce("mean", torch.ones(1, device=rt.device()))
 
 
-def test_groups_of_ranks_are_refused() -> None:
-    with pytest.raises(UnsupportedError, match="groups"):
+def test_groups_that_are_no_partition_of_the_ranks_are_refused() -> None:
+    with pytest.raises(UnsupportedError, match="exactly one group"):
         rt.all_reduce("sum", torch.ones(1, device=rt.device()), groups=[[0], [1]])
+
+
+def test_a_group_of_its_own_reduces_nothing(found: Any) -> None:
+    assert [found[2, rank]["alone"] for rank in (0, 1)] == [[1, 2], [2, 3]]
 
 
 # Buckets.

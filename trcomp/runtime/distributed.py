@@ -23,7 +23,7 @@ from trcomp import flags
 from trcomp.env import variables
 from trcomp.errors import DeviceError
 
-_HEARTBEAT_SECONDS = 10
+_HEARTBEAT_SECONDS = 20
 """A rank that is silent so long is dead: its peers end instead of waiting in a collective."""
 _JOIN_SECONDS = 300
 """Hosts of one job start minutes apart."""

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Hashable
 from dataclasses import dataclass
+from functools import cache
 from operator import attrgetter
+from typing import NamedTuple
 
-from trcomp.runtime.ir import Buffer, Node, Value
+from trcomp.runtime.ir import Buffer, Node, Signature, Value
+from trcomp.runtime.reductions import Partition
 
 Place = tuple[int, int]
 """Where an operand comes from: (position of a node, output index), or (-1, index of a leaf)."""
+
+
+class Collective(NamedTuple):
+    """What the ranks of a group do together: as text, and the groups (None: all ranks)."""
+
+    text: str
+    groups: Partition
 
 
 @dataclass(frozen=True)
@@ -38,9 +49,10 @@ class Graph:
     collective: bool
     key: Hashable
 
-    def collectives(self) -> list[str]:
-        """Its collectives in order, each as text: what must be the same on every rank."""
-        return [repr(node.signature) for node in self.nodes if node.signature.rule.collective]
+    def collectives(self) -> list[Collective]:
+        """Its collectives in order: what must be the same on every rank of their groups."""
+        signatures = [node.signature for node in self.nodes]
+        return [_collective(found) for found in signatures if found.rule.collective]
 
     def values_without(self, node: Node) -> list[Value]:
         """The values that can be computed without a node."""
@@ -107,6 +119,19 @@ def build(values: list[Value], *, donate: bool) -> Graph:
         collective=collective,
         key=(tuple(rows), roots, avals, donated),
     )
+
+
+@cache
+def _collective(signature: Signature) -> Collective:
+    """By convention a collective's rule takes its groups last."""
+    names = list(inspect.signature(signature.rule.lower).parameters)[1:-1]
+    *arguments, groups = signature.arguments
+    words = [
+        f"{name}={word}"
+        for name, word in zip(names, arguments, strict=True)
+        if type(word) in (str, int) and name != "bucket_bytes"
+    ]
+    return Collective(f"{signature!r} ({', '.join(words)})", groups)
 
 
 def _reachable(values: list[Value]) -> list[Node]:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import re
 import time
-from collections.abc import Callable, Iterator
-from itertools import zip_longest
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -15,48 +14,60 @@ from jax._src.distributed import global_state
 
 from trcomp.errors import DeviceError, PeerLostError
 from trcomp.runtime.distributed import rank, world_size
+from trcomp.runtime.graph import Collective
+from trcomp.runtime.reductions import own_group
 
 _BLAME_SECONDS = 5
 _BROKEN_CONNECTION = re.compile(
     r"[Cc]onnection (closed|reset) by peer|Broken pipe|remote process exited"
 )
 """In the words of gloo, of the kernel and of NCCL."""
-_COMPARED_RUNS = 20
-_PATIENCE_SECONDS = 10
+_COMPARED = 20
+_PATIENCE_SECONDS = 8
+"""With the blame after it less than a heartbeat may be late: that would abort this rank."""
 
-_runs = itertools.count(1)
+_numbers: Counter[str] = Counter()
+"""How many collectives each group has had so far, by the group's ranks."""
 
 
-def check_alike(describe: Callable[[], list[str]], *, is_new: bool) -> None:
-    """Compare a graph's collectives with the other ranks' before it runs.
+def check_alike(collectives: Sequence[Collective], *, is_new: bool) -> None:
+    """Compare a graph's collectives with those of the other ranks before it runs.
 
-    Ranks that reduce different things wait for each other for ever, or get wrong numbers. In the
-    job's first runs every graph is compared, and a rank waits a while for what it is compared with,
-    so that none enters a collective that cannot end. Later only new graphs are, and whoever comes
-    later finds what the earlier one left.
+    Ranks that reduce different things wait for each other for ever, or get wrong numbers. The
+    collectives of a group are numbered, however ranks cut them into graphs. The first of them are
+    compared always, and a rank waits a while for what it is compared with, so that none enters a
+    collective that cannot end. Later only those of new graphs are, and whoever comes later finds
+    what the earlier one left.
 
     Args:
-        describe: What the graph reduces, in order, as text.
+        collectives: What the graph does with other ranks, in order.
         is_new: Whether this rank runs the graph for the first time.
 
     Raises:
-        DeviceError: Another rank's graph has other collectives.
+        DeviceError: Another rank does something else.
     """
-    run = next(_runs)
     store = global_state.client
-    if store is None or (run > _COMPARED_RUNS and not is_new):
+    if store is None:
         return
-    collectives = describe()
-    place = f"trcomp/collectives/{run}"
-    store.key_value_set(f"{place}/{rank()}", "\n".join(collectives))
-    if run <= _COMPARED_RUNS:
-        # The first rank hears all others, the others hear the first: a difference has two sides.
-        for peer in range(1, world_size()) if rank() == 0 else (0,):
-            _await_key(store, f"{place}/{peer}")
-    for key, text in store.key_value_dir_get(place):
-        theirs = text.split("\n")
-        if theirs != collectives:
-            raise _difference(run, collectives, int(key.rpartition("/")[2]), theirs)
+    everyone = tuple(range(world_size()))
+    places = []
+    for text, groups in collectives:
+        group = everyone if groups is None else own_group(groups, rank())
+        name = ",".join(map(str, group))
+        _numbers[name] += 1
+        if _numbers[name] <= _COMPARED or is_new:
+            place = f"trcomp/collectives/{name}/{_numbers[name]}"
+            store.key_value_set(f"{place}/{rank()}", text)
+            places.append((place, group, _numbers[name], text))
+    for place, group, number, text in places:
+        if number <= _COMPARED:
+            # The first rank hears all others, the others hear the first: a difference has two
+            # sides.
+            for peer in group[1:] if rank() == group[0] else group[:1]:
+                _await_key(store, f"{place}/{peer}")
+        for key, theirs in store.key_value_dir_get(place):
+            if theirs != text:
+                raise _difference(group, number, text, int(key.rpartition("/")[2]), theirs)
 
 
 def _await_key(store: Any, key: str) -> None:
@@ -68,12 +79,12 @@ def _await_key(store: Any, key: str) -> None:
             raise
 
 
-def _difference(run: int, ours: list[str], peer: int, theirs: list[str]) -> DeviceError:
-    pairs = enumerate(zip_longest(ours, theirs, fillvalue="none"), start=1)
-    number, (here, there) = next((i, pair) for i, pair in pairs if pair[0] != pair[1])
+def _difference(
+    group: Sequence[int], number: int, ours: str, peer: int, theirs: str
+) -> DeviceError:
     return DeviceError(
-        f"Ranks {rank()} and {peer} differ in collective {number} of the graph that each runs as "
-        f"its {run}th with collectives: rank {rank()} has {here}, rank {peer} has {there}.",
+        f"Ranks {rank()} and {peer} differ in collective {number} of ranks "
+        f"{', '.join(map(str, group))}: rank {rank()} has {ours}, rank {peer} has {theirs}.",
         "Every rank must make the same calls in the same order, on tensors of the same sizes; do "
         "not put a collective or an optimizer step under `if rank == 0`.",
     )

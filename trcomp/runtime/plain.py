@@ -10,6 +10,7 @@ import atexit
 import os
 import time
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -50,6 +51,7 @@ _REDUCTIONS = {
     "max": dist.ReduceOp.MAX,
     "and": dist.ReduceOp.BAND,
     "or": dist.ReduceOp.BOR,
+    "xor": dist.ReduceOp.BXOR,
 }
 
 
@@ -177,18 +179,19 @@ def all_reduce(
         reduce_type: sum, mul, min, max, and, or.
         inputs: One tensor, which gives a new tensor; or several, which are changed in place.
         scale: Factor for the result.
-        groups: None, or one group of all ranks.
+        groups: None, or the ranks of each group; each reduces its own.
 
     Raises:
-        UnsupportedError: Another reduction, or several groups.
+        UnsupportedError: Another reduction, or a rank is in no group or in several.
     """
-    reductions.check(reduce_type, groups, world_size())
+    reductions.check(reduce_type)
+    partition = reductions.partition(groups, world_size())
     reduction = _REDUCTIONS[reduce_type]
     if isinstance(inputs, torch.Tensor):
         result = inputs.detach().clone()
-        _all_reduce_buckets([result], reduction, scale)
+        _all_reduce_buckets([result], reduction, scale, partition)
         return result
-    _all_reduce_buckets(list(inputs), reduction, scale)
+    _all_reduce_buckets(list(inputs), reduction, scale, partition)
     return None
 
 
@@ -225,15 +228,22 @@ def rendezvous(tag: str, payload: bytes = b"") -> list[bytes]:
 
 
 @torch.no_grad()
-def _all_reduce_buckets(tensors: list[torch.Tensor], reduction: Any, scale: float) -> None:
+def _all_reduce_buckets(
+    tensors: list[torch.Tensor],
+    reduction: Any,
+    scale: float,
+    partition: reductions.Partition = None,
+) -> None:
     distributed = world_size() > 1
+    group = None
     if distributed:
         _connect()
+        group = None if partition is None else _own_group(partition)
     for bucket in plan_buckets([t.dtype for t in tensors], [t.nbytes for t in tensors]):
         members = [tensors[index] for index in bucket]
         flat = torch.cat([tensor.reshape(-1) for tensor in members])
         if distributed:
-            dist.all_reduce(flat, reduction)
+            dist.all_reduce(flat, reduction, group)
         if scale != 1:
             flat = (flat * scale).to(flat.dtype)
         parts = torch.split(flat, [tensor.numel() for tensor in members])
@@ -248,6 +258,13 @@ def _connect() -> None:
     on_gpu = device().type == "cuda"
     dist.init_process_group("nccl" if on_gpu else "gloo", rank=rank(), world_size=world_size())
     atexit.register(_disconnect)
+
+
+@lru_cache
+def _own_group(partition: tuple[tuple[int, ...], ...]) -> dist.ProcessGroup:
+    """This rank's process group of a partition; every rank makes all of them."""
+    made = {ranks: dist.new_group(list(ranks)) for ranks in partition}
+    return made[reductions.own_group(partition, rank())]
 
 
 def _disconnect() -> None:

@@ -86,7 +86,7 @@ def _run(graph: Graph) -> None:
     executable = executables.find(graph.key)
     if graph.collective:
         client.start()
-        check_alike(graph.collectives, is_new=executable is None)
+        check_alike(graph.collectives(), is_new=executable is None)
     if executable is None:
         executable = compile_graph(graph)
         executables.keep(graph.key, executable)
