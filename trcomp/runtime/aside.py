@@ -8,6 +8,7 @@ the fusion across the cut.
 from __future__ import annotations
 
 from trcomp.runtime import ir
+from trcomp.runtime.bodies import REGION
 from trcomp.runtime.ir import Node, Value
 
 _MAX_NODES = 4
@@ -27,7 +28,7 @@ def note_sync() -> None:
 
 def takes(value: Value) -> bool:
     """Whether to compute a pending value aside. It is counted as done if so."""
-    if _Reads.since_sync >= _MAX_READS:
+    if _Reads.since_sync >= _MAX_READS or ir.is_apart():
         return False
     needed = _needed(value)
     if needed is None or not ir.is_pending_beyond(needed):
@@ -48,7 +49,8 @@ def _needed(value: Value) -> set[Node] | None:
             continue
         needed.add(node)
         outputs = node.signature.outputs
-        if len(needed) > _MAX_NODES or node.signature.rule.collective or None in outputs:
+        rule = node.signature.rule
+        if len(needed) > _MAX_NODES or rule.collective or rule is REGION or None in outputs:
             return None
         num_bytes += sum(out.num_bytes for out in outputs if out is not None)
         if num_bytes > _MAX_BYTES:

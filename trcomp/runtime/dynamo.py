@@ -8,12 +8,15 @@ All that is pending at the step's end is compiled together, so XLA sees the step
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import fx
 from torch._dynamo.backends.common import aot_autograd
+from torch._functorch._aot_autograd import graph_compile
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 
 from trcomp import flags
@@ -65,10 +68,9 @@ class _PartCall:
         if not self._part.is_region or flags.EAGER.get() or flags.CHECK.get():
             return self._run(arguments)
         key = tuple(map(_key, arguments))
-        try:
-            region = self._regions[key]
-        except KeyError:
-            region = self._regions[key] = self._capture(arguments)
+        if key not in self._regions:
+            self._regions[key] = self._capture(arguments)
+        region = self._regions[key]
         return self._run(arguments) if region is None else region(arguments)
 
     def _capture(self, arguments: list[Any]) -> Region | None:
@@ -123,8 +125,32 @@ def compile_traced(module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..
     return call
 
 
-trcomp = aot_autograd(
+_through_autograd = aot_autograd(
     fw_compiler=compile_traced,
     partition_fn=min_cut_rematerialization_partition,
     keep_inference_input_mutations=True,
 )
+
+
+def trcomp(module: fx.GraphModule, inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
+    """The backend: `torch.compile(model, backend="trcomp")`."""
+    with _floats_as_inputs():
+        return _through_autograd(module, inputs, **options)
+
+
+@contextmanager
+def _floats_as_inputs() -> Iterator[None]:
+    """Python floats that change from call to call stay floats in graphs that need no gradients.
+
+    torch would make tensors of them, or give up where an operator takes numbers only and compile
+    anew for each value: an optimizer's learning rate.
+    """
+    tensorify = graph_compile.tensorify_python_scalars
+
+    def unless_inference(module: fx.GraphModule, *rest: Any) -> None:
+        names = [node.name for node in module.graph.nodes if node.op == "placeholder"]
+        if any(name.startswith("tangents") for name in names):
+            tensorify(module, *rest)
+
+    with patch.object(graph_compile, "tensorify_python_scalars", unless_inference):
+        yield

@@ -221,6 +221,11 @@ def apart() -> Iterator[None]:
         _pending, _apart = step, was_apart
 
 
+def is_apart() -> bool:
+    """Whether what is recorded now is none of the step's."""
+    return _apart
+
+
 def take_pending() -> list[Value]:
     """All live pending values in order of creation, which is the same on every rank.
 

@@ -261,6 +261,12 @@ def _clone_as(
     return record("trcomp::copy", (self,), [out])[0]
 
 
+@implements("copy")
+def copy(self: torch.Tensor, src: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+    """What `self` would hold after `self.copy_(src)`."""
+    return torch.empty_like(self).copy_(src, non_blocking)
+
+
 def without_marks(tensor: torch.Tensor) -> torch.Tensor:
     """The numbers that a tensor stands for: torch marks `x.conj()` and its `.imag`, unread."""
     if tensor.is_conj():

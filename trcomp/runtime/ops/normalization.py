@@ -226,6 +226,22 @@ def _batch_norm_no_stats(
     return batch_norm(input, weight, bias, None, None, training, momentum, eps)
 
 
+@implements("_native_batch_norm_legit_functional")
+def _batch_norm_functional(
+    input: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    running_mean: torch.Tensor,
+    running_var: torch.Tensor,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> tuple[torch.Tensor, ...]:
+    """`_native_batch_norm_legit` that returns new running statistics and leaves the old ones."""
+    running = [running_mean.clone(), running_var.clone()]
+    return (*batch_norm(input, weight, bias, *running, training, momentum, eps), *running)
+
+
 @lowers("native_batch_norm_backward")
 def native_batch_norm_backward(
     ctx: Any,
