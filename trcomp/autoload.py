@@ -1,4 +1,4 @@
-"""`import torch` calls `autoload` in every process; it acts only in trcomp's workers."""
+"""`import torch` calls `autoload` in every process; it acts where trcomp is asked for."""
 
 from __future__ import annotations
 
@@ -6,8 +6,12 @@ from trcomp import flags
 
 
 def autoload() -> None:
-    """Bring up the runtime and the torch_xla module tree in a worker process."""
-    if not flags.WORKER.get():
+    """Bring up the runtime and the torch_xla module tree; let `cuda` be the device.
+
+    In a worker, or in any process whose environment asks for the latter.
+    """
+    maps_cuda = flags.CUDA_TO_XLA.get() and flags.ENABLED.get()
+    if not flags.WORKER.get() and not maps_cuda:
         return
     # Names are taken from the modules: where trcomp.runtime was imported first, and imports torch,
     # its package is not complete yet.
@@ -16,3 +20,7 @@ def autoload() -> None:
 
     install()
     report.install()
+    if maps_cuda:
+        from trcomp.compat import cuda
+
+        cuda.install()

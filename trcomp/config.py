@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -17,6 +18,8 @@ class TrainingCompilerConfig:
             XLA: the two runs can be compared. ``bool(config)`` is this value.
         debug: Write each compiled graph into ``output/data/compiler``: as text, as StableHLO and as
             XLA optimised it. Each rank writes its own.
+        cuda_to_xla: Let a script written for GPUs run as it is: ``cuda`` is then the worker's own
+            device. False leaves ``torch.cuda`` as torch has it. Means nothing without ``enabled``.
 
     Raises:
         SpecError: A value is not a bool.
@@ -24,9 +27,10 @@ class TrainingCompilerConfig:
 
     enabled: bool = True
     debug: bool = False
+    cuda_to_xla: bool = True
 
     def __post_init__(self) -> None:
-        values = {"enabled": self.enabled, "debug": self.debug}
+        values = dataclasses.asdict(self)
         problems = [
             Problem(f"compiler_config.{name}", value, "True or False is needed.")
             for name, value in values.items()

@@ -63,6 +63,8 @@ class Settings:
     compiler_enabled: bool | None = None
     """None if the job has no compiler_config: the script then runs once per host."""
     compiler_debug: bool = False
+    cuda_to_xla: bool = True
+    """Whether `cuda` means the worker's xla device."""
     pytorchxla_enabled: bool = False
     log_level: int = 20
     """A level of Python's logging module; 20 is INFO."""
@@ -332,6 +334,7 @@ def _reserved(contract: Contract) -> dict[str, Any]:
         "sagemaker_container_log_level": settings.log_level,
         "sagemaker_training_compiler_enabled": settings.compiler_enabled,
         "sagemaker_training_compiler_debug_mode": settings.compiler_debug or None,
+        "sagemaker_training_compiler_cuda_to_xla": None if settings.cuda_to_xla else False,
         "sagemaker_pytorch_xla_multi_worker_enabled": settings.pytorchxla_enabled or None,
     }
     return {name: v for name, v in values.items() if v is not None} | dict(settings.other)
@@ -420,6 +423,7 @@ class _Reader:
             submit_directory=take(reserved, "sagemaker_submit_directory", str, None),
             compiler_enabled=take(reserved, "sagemaker_training_compiler_enabled", bool, None),
             compiler_debug=take(reserved, "sagemaker_training_compiler_debug_mode", bool, False),
+            cuda_to_xla=take(reserved, "sagemaker_training_compiler_cuda_to_xla", bool, True),
             pytorchxla_enabled=take(
                 reserved, "sagemaker_pytorch_xla_multi_worker_enabled", bool, False
             ),

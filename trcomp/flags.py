@@ -52,6 +52,12 @@ WORKER = Flag(
     "TRCOMP_WORKER", False, "Set in trcomp's workers: `import torch` brings up the runtime."
 )
 ENABLED = Flag("TRCOMP_ENABLED", True, "0 runs the script on torch's own devices, without XLA.")
+CUDA_TO_XLA = Flag(
+    "TRCOMP_CUDA_TO_XLA",
+    False,
+    "1 makes `cuda` mean this process's xla device, for scripts written for GPUs. Set in workers, "
+    "unless TrainingCompilerConfig(cuda_to_xla=False); set it to run such a script outside a job.",
+)
 DEBUG = Flag(
     "TRCOMP_DEBUG",
     False,
@@ -78,6 +84,7 @@ GRACE_SECONDS = Flag("TRCOMP_GRACE_SECONDS", 30, "Seconds between SIGTERM and SI
 JOB_ONLY = (
     WORKER,
     ENABLED,
+    CUDA_TO_XLA,
     DEBUG,
     COORDINATOR,
     JOB_NAME,

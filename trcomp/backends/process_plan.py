@@ -125,6 +125,7 @@ def _contract(spec: JobSpec, host: str, hosts: tuple[str, ...]) -> contract.Cont
             program=spec.program,
             compiler_enabled=None if compiler is None else compiler.enabled,
             compiler_debug=compiler is not None and compiler.debug,
+            cuda_to_xla=compiler is None or compiler.cuda_to_xla,
             pytorchxla_enabled=spec.pytorchxla,
             log_level=spec.container_log_level,
         ),

@@ -164,6 +164,7 @@ def _worker(
     settings: dict[flags.Flag[Any], str] = {
         flags.WORKER: "1",
         flags.ENABLED: str(int(enabled)),
+        flags.CUDA_TO_XLA: str(int(enabled and site.contract.settings.cuda_to_xla)),
         flags.DEBUG: str(int(site.contract.settings.compiler_debug)),
         flags.JOB_NAME: site.contract.job_name,
         flags.REPORT_DIR: str(site.report_dir),

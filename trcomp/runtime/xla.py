@@ -12,7 +12,7 @@ from trcomp.runtime.data_parallel import (
     optimizer_step,
     reduce_gradients,
 )
-from trcomp.runtime.device import NAME, check_index
+from trcomp.runtime.device import NAME, Process, check_index
 from trcomp.runtime.distributed import local_rank, rank, rendezvous, world_size
 from trcomp.runtime.loader import DeviceLoader
 from trcomp.runtime.metrics import metrics, metrics_report
@@ -47,6 +47,7 @@ def device(index: int | None = None) -> torch.device:
     Raises:
         DeviceError: Another index was asked for.
     """
+    Process.is_asked_for = True
     return check_index(torch.device(NAME) if index is None else torch.device(NAME, index))
 
 

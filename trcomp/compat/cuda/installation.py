@@ -1,0 +1,92 @@
+"""Puts all of it in place, once, in a process that has the runtime."""
+
+from __future__ import annotations
+
+import sys
+from functools import wraps
+from typing import Any
+
+import torch
+from torch import _tensor_str
+
+from trcomp.compat.cuda import (
+    autocast,
+    boundaries,
+    functions,
+    names,
+    placement,
+    refusals,
+    saving,
+    spawning,
+    types,
+)
+from trcomp.errors import DeviceMemoryError
+from trcomp.runtime.device import Process, is_on_device
+
+_done = False
+
+
+def install() -> None:
+    """Make `cuda` mean this process's device. Opens no device, neither CUDA's nor XLA's."""
+    global _done
+    if _done:
+        return
+    _done = True
+    Process.num_indices = sys.maxsize  # `own` has checked an index where it came as one.
+    placement.register()
+    functions.register()
+    types.register()
+    autocast.register()
+    saving.register()
+    boundaries.register()
+    spawning.register()
+    refusals.register()
+    _register_modules()
+    _register_printing()
+    torch.cuda.OutOfMemoryError = torch.OutOfMemoryError = DeviceMemoryError  # type: ignore[misc,assignment]
+
+
+def _register_modules() -> None:
+    """Layers and functions that would drive several GPUs, or write kernels for one."""
+    parallel: Any = torch.nn.DataParallel
+
+    def init(self: Any, module: torch.nn.Module, *args: Any, **kwargs: Any) -> None:
+        torch.nn.Module.__init__(self)
+        self.module, self.device_ids = module.to(torch.device(names.CUDA)), []
+        if names.num_devices() > 1:
+            _tell(
+                "nn.DataParallel runs on this process's device alone; use DistributedDataParallel"
+            )
+
+    parallel.__init__ = wraps(parallel.__init__)(init)
+    compiled: Any = torch.compile
+
+    @wraps(compiled)
+    def compile_(model: Any = None, **kwargs: Any) -> Any:
+        if kwargs.get("backend") in (None, "inductor", "cudagraphs"):
+            _tell("torch.compile changes nothing: XLA compiles the whole step as it is")
+            kwargs |= {"disable": True, "backend": "eager", "mode": None, "options": None}
+        return compiled(model, **kwargs)
+
+    setattr(torch, "compile", compile_)  # noqa: B010
+
+
+_told: set[str] = set()
+
+
+def _tell(text: str) -> None:
+    if text not in _told:
+        _told.add(text)
+        print(f"trcomp: {text} (named once)", file=sys.stderr)
+
+
+def _register_printing() -> None:
+    """torch formats a CUDA tensor's numbers on its device, operation by operation."""
+    format_numbers: Any = _tensor_str._tensor_str
+
+    @wraps(format_numbers)
+    def format_on_host(self: torch.Tensor, indent: int) -> str:
+        text: str = format_numbers(self.detach().cpu() if is_on_device(self) else self, indent)
+        return text
+
+    _tensor_str._tensor_str = format_on_host

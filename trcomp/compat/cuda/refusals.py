@@ -1,0 +1,145 @@
+"""What writes or replays CUDA kernels: refused where it is called, with what to do instead."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
+from typing import Any, NoReturn
+
+import torch
+
+from trcomp.errors import UnsupportedError
+
+_GRAPHS = (
+    "XLA compiles a whole step into one executable, which is what a CUDA graph is for. Call the "
+    "function itself."
+)
+_KERNELS = (
+    "Use the operator's PyTorch implementation, which XLA compiles and fuses; many libraries have "
+    "a switch for it. Or run the script without the compiler: TrainingCompilerConfig(enabled=False)"
+)
+_MEMORY = "XLA plans the device's memory itself: leave the call out."
+_RANKS = "Use torch.distributed, with one rank per device."
+
+_REFUSED = {
+    "torch.cuda": {
+        "CUDAGraph graph make_graphed_callables graph_pool_handle": _GRAPHS,
+        "CUDAPluggableAllocator MemPool use_mem_pool change_current_allocator GreenContext "
+        "caching_allocator_alloc caching_allocator_delete caching_allocator_enable": _MEMORY,
+        "ExternalStream get_stream_from_external cudart current_blas_handle current_solver_handle "
+        "_compile_kernel": _KERNELS,
+    },
+    "torch.cuda.graphs": {"CUDAGraph graph make_graphed_callables graph_pool_handle": _GRAPHS},
+    "torch.cuda.jiterator": {"_create_jit_fn _create_multi_output_jit_fn": _KERNELS},
+    "torch.cuda.comm": {
+        "broadcast broadcast_coalesced reduce_add reduce_add_coalesced scatter gather": _RANKS
+    },
+    "torch.cuda.nccl": {
+        "all_gather all_reduce broadcast init_rank reduce reduce_scatter unique_id": _RANKS
+    },
+}
+
+_WHEN_IMPORTED = {
+    "torch.utils.cpp_extension": {"CUDAExtension": _KERNELS},
+    "triton.runtime.jit": {"JITFunction.run": _KERNELS},
+}
+
+
+def refusing(name: str, instead: str) -> type:
+    """A class and function in one whose every use is an error, and that nothing is one of."""
+
+    def __new__(cls: type, *args: Any, **kwargs: Any) -> NoReturn:  # noqa: N807
+        raise UnsupportedError(
+            f"{name} needs CUDA itself; trcomp runs cuda scripts on XLA.", instead
+        )
+
+    return type(name.rpartition(".")[2], (), {"__new__": __new__, "__doc__": instead})
+
+
+def _put(module: ModuleType, refused: dict[str, str]) -> None:
+    for names, instead in refused.items():
+        for name in names.split():
+            path = name.split(".")
+            owner: Any = module
+            for part in path[:-1]:
+                owner = getattr(owner, part)
+            if hasattr(owner, path[-1]):
+                setattr(owner, path[-1], refusing(f"{module.__name__}.{name}", instead))
+
+
+class _Finder(MetaPathFinder):
+    """Puts refusals into modules that torch itself does not import, once they are."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname not in _WHEN_IMPORTED:
+            return None
+        spec = PathFinder.find_spec(fullname, path)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Loader(spec.loader, _after(fullname))
+        return spec
+
+
+class _Loader(Loader):
+    def __init__(self, loader: Loader, then: Callable[[ModuleType], None]) -> None:
+        self._loader = loader
+        self._then = then
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        self._loader.exec_module(module)
+        self._then(module)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+
+def _after(name: str) -> Callable[[ModuleType], None]:
+    def then(module: ModuleType) -> None:
+        _put(module, _WHEN_IMPORTED[name])
+        if name == "torch.utils.cpp_extension":
+            _refuse_cuda_sources(module)
+
+    return then
+
+
+def _refuse_cuda_sources(module: Any) -> None:
+    """Building C++ for the host is fine; what names CUDA sources is not."""
+    load, load_inline = module.load, module.load_inline
+
+    def check(name: str, is_cuda: bool) -> None:
+        if is_cuda:
+            refusing(f"torch.utils.cpp_extension.{name} with CUDA sources", _KERNELS)()
+
+    def checked_load(name: str, sources: Any, *args: Any, **kwargs: Any) -> Any:
+        files = [sources] if isinstance(sources, str) else sources
+        check("load", bool(kwargs.get("with_cuda")) or any(str(f).endswith(".cu") for f in files))
+        return load(name, sources, *args, **kwargs)
+
+    def checked_inline(name: str, cpp_sources: Any, *args: Any, **kwargs: Any) -> Any:
+        cuda = args[0] if args else kwargs.get("cuda_sources")
+        check("load_inline", bool(cuda) or bool(kwargs.get("with_cuda")))
+        return load_inline(name, cpp_sources, *args, **kwargs)
+
+    module.load, module.load_inline = checked_load, checked_inline
+
+
+def register() -> None:
+    """Refuse what cannot run."""
+    for name, refused in _REFUSED.items():
+        module: Any = torch
+        for part in name.split(".")[1:]:
+            module = getattr(module, part, None)
+        if module is not None:
+            _put(module, refused)
+    for name in _WHEN_IMPORTED:
+        if name in sys.modules:
+            _after(name)(sys.modules[name])
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())
