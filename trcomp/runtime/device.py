@@ -27,6 +27,8 @@ class Process:
     """Indices that all mean this process's device: a CUDA script numbers the host's devices."""
     is_asked_for = False
     """The script asked for the device by its own name."""
+    shown: torch.device | None = None
+    """What the script sees the device as, if by another name than its own (`compat.cuda`)."""
 
 
 def _after_fork_in_child() -> None:

@@ -128,7 +128,7 @@ def as_number(operand: Any) -> tuple[Any, type | torch.dtype]:
     if operand.dim() or operand.device.type != "cpu":
         raise RuntimeError(
             "Expected all tensors to be on the same device, but found at least two devices, "
-            f"{DEVICE} and {operand.device}!"
+            f"{Process.shown or DEVICE} and {operand.device}!"
         )
     return operand.item(), operand.dtype
 

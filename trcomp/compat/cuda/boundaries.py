@@ -17,9 +17,8 @@ import torch
 from torch.autograd import graph
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from trcomp.compat.cuda.names import Shown
 from trcomp.runtime import ir
-from trcomp.runtime.device import is_on_device
+from trcomp.runtime.device import Process, is_on_device
 from trcomp.runtime.sync import sync
 
 _MIN_VALUES_OF_A_PASS = 500
@@ -44,7 +43,7 @@ def note_upload() -> None:
 
 def _note_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
     """After `optimizer.step()`."""
-    if Shown.device is None or not _is_on_device(optimizer):
+    if Process.shown is None or not _is_on_device(optimizer):
         return
     if _Passes.in_step:
         _Passes.in_last_step = _Passes.in_step
@@ -83,7 +82,7 @@ def register() -> None:
         finally:
             _Passes.depth -= 1
         # Not within another pass, as checkpointing runs them, nor for `autograd.grad`.
-        if Shown.device is not None and not _Passes.depth and kwargs.get("accumulate_grad"):
+        if Process.shown is not None and not _Passes.depth and kwargs.get("accumulate_grad"):
             _note_pass()
         return result
 

@@ -42,6 +42,7 @@ def install() -> None:
     spawning.register()
     refusals.register()
     _register_modules()
+    _register_profiler()
     _register_printing()
     torch.cuda.OutOfMemoryError = torch.OutOfMemoryError = DeviceMemoryError  # type: ignore[misc,assignment]
 
@@ -69,6 +70,33 @@ def _register_modules() -> None:
         return compiled(model, **kwargs)
 
     setattr(torch, "compile", compile_)  # noqa: B010
+
+
+def _register_profiler() -> None:
+    """The host's part of a profile: the device's is XLA's own."""
+    kineto: Any = torch.profiler.profiler._KinetoProfile
+    init = kineto.__init__
+
+    @wraps(init)
+    def without_cuda(self: Any, *, activities: Any = None, **kwargs: Any) -> None:
+        if activities is not None:
+            host = torch.profiler.ProfilerActivity.CPU
+            activities = [a for a in activities if a != torch.profiler.ProfilerActivity.CUDA]
+            activities = activities or [host]
+        init(self, activities=activities, **kwargs)
+
+    kineto.__init__ = without_cuda
+    profile: Any = torch.autograd.profiler.profile
+    start = profile.__init__
+
+    @wraps(start)
+    def start_without_cuda(self: Any, *args: Any, **kwargs: Any) -> None:
+        kwargs.pop("use_cuda", None)
+        if kwargs.get("use_device") == names.CUDA:
+            kwargs["use_device"] = None
+        start(self, *args, **kwargs)
+
+    profile.__init__ = start_without_cuda
 
 
 _told: set[str] = set()

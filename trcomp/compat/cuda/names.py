@@ -14,7 +14,7 @@ import torch
 
 from trcomp.env import variables
 from trcomp.errors import DeviceError
-from trcomp.runtime.device import DEVICE, NAME, Process
+from trcomp.runtime.device import DEVICE, NAME, Process, is_on_device
 
 CUDA = "cuda"
 
@@ -22,13 +22,10 @@ _held = torch._C.TensorBase.device.__get__
 _held_is_cuda: Any = torch._C.TensorBase.is_cuda
 
 
-class Shown:
-    """What the script sees."""
+class Chosen:
+    """What the script chose with `torch.cuda.set_device`."""
 
     index: int | None = None
-    """What the script chose with `torch.cuda.set_device`."""
-    device: torch.device | None = None
-    """What tensors on the device say they are on; None for the device's own name."""
 
 
 @lru_cache(maxsize=1)
@@ -44,8 +41,8 @@ def num_devices() -> int:
 
 def index() -> int:
     """The index by which the script knows this process's device; at first its local rank."""
-    if Shown.index is not None:
-        return Shown.index
+    if Chosen.index is not None:
+        return Chosen.index
     if variables.has_identity(os.environ):
         return variables.identity(os.environ).local_rank
     return 0
@@ -54,9 +51,9 @@ def index() -> int:
 def choose(wanted: int) -> None:
     """Know this process's device by another index, as `torch.cuda.set_device` does."""
     check(wanted)
-    Shown.index = wanted
-    if Shown.device is not None:
-        Shown.device = torch.device(CUDA, wanted)
+    Chosen.index = wanted
+    if Process.shown is not None:
+        Process.shown = torch.device(CUDA, wanted)
 
 
 def check(wanted: int | None) -> None:
@@ -103,17 +100,18 @@ def own(device: Any) -> Any:
 
 def take() -> None:
     """From here on tensors on the device say `cuda`, unless the script asked for it as `xla`."""
-    if Shown.device is not None or Process.is_asked_for:
+    if Process.shown is not None or Process.is_asked_for:
         return
-    Shown.device = torch.device(CUDA, index())
+    Process.shown = torch.device(CUDA, index())
     setattr(torch.Tensor, "device", property(_device, doc=torch.Tensor.device.__doc__))  # noqa: B010
     setattr(torch.Tensor, "is_cuda", property(_is_cuda))  # noqa: B010
     setattr(torch.Tensor, "get_device", _get_device)  # noqa: B010
+    setattr(torch.Tensor, "__cuda_array_interface__", property(_memory))  # noqa: B010
 
 
 def shown(device: torch.device) -> torch.device:
     """A device as the script sees it."""
-    return Shown.device if device == DEVICE and Shown.device is not None else device
+    return Process.shown if device == DEVICE and Process.shown is not None else device
 
 
 def _device(tensor: torch.Tensor) -> torch.device:
@@ -129,3 +127,13 @@ _held_get_device = torch.Tensor.get_device
 
 def _get_device(tensor: torch.Tensor) -> int:
     return index() if _held(tensor) == DEVICE else _held_get_device(tensor)
+
+
+_held_memory: Any = torch.Tensor.__cuda_array_interface__
+
+
+def _memory(tensor: torch.Tensor) -> Any:
+    """What other libraries read a GPU's memory by."""
+    if is_on_device(tensor):
+        raise AttributeError("the tensor's memory is XLA's; use tensor.cpu().")
+    return _held_memory.__get__(tensor)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any, NoReturn
-
-import torch
 
 from trcomp.errors import UnsupportedError
 
@@ -133,11 +132,7 @@ def _refuse_cuda_sources(module: Any) -> None:
 def register() -> None:
     """Refuse what cannot run."""
     for name, refused in _REFUSED.items():
-        module: Any = torch
-        for part in name.split(".")[1:]:
-            module = getattr(module, part, None)
-        if module is not None:
-            _put(module, refused)
+        _put(import_module(name), refused)
     for name in _WHEN_IMPORTED:
         if name in sys.modules:
             _after(name)(sys.modules[name])

@@ -6,15 +6,15 @@ from typing import Any
 
 import torch
 
-from trcomp.compat.cuda.names import CUDA, Shown, index, own
-from trcomp.runtime.device import DEVICE
+from trcomp.compat.cuda.names import CUDA, index, own
+from trcomp.runtime.device import DEVICE, Process
 
 _BEFORE_CUDA_S_OWN = 15
 
 
 def _tag(storage: Any) -> str | None:
     """What a storage on the device is called in a file: what the script calls it."""
-    if storage.device != DEVICE or Shown.device is None:
+    if storage.device != DEVICE or Process.shown is None:
         return None
     return f"{CUDA}:{index()}"
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from trcomp.compat.cuda.names import CUDA, Shown
-from trcomp.runtime.device import NAME, is_on_device
+from trcomp.compat.cuda.names import CUDA
+from trcomp.runtime.device import NAME, Process, is_on_device
 
 _DTYPES = {
     "Float": torch.float32,
@@ -40,9 +40,12 @@ class _TensorType(type):
         return is_on_device(instance) and instance.dtype == cls.dtype
 
 
-def _named(self: torch.Tensor, text: str) -> torch.dtype | None:
-    name = text.removeprefix(f"torch.{CUDA}.").removesuffix("Tensor")
-    return _DTYPES.get(name) if text.startswith(f"torch.{CUDA}.") else None
+def _named(text: Any) -> torch.dtype | None:
+    """The dtype of a type of the device, by its name as text."""
+    before = f"torch.{CUDA}."
+    if not isinstance(text, str) or not text.startswith(before):
+        return None
+    return _DTYPES.get(text.removeprefix(before).removesuffix("Tensor"))
 
 
 def register() -> None:
@@ -57,11 +60,29 @@ def register() -> None:
     def type_(self: torch.Tensor, dtype: Any = None, *args: Any, **kwargs: Any) -> Any:
         if dtype is None:
             name = convert(self)
-            return name.replace(f".{NAME}.", f".{CUDA}.") if Shown.device else name
+            return name.replace(f".{NAME}.", f".{CUDA}.") if Process.shown else name
         if isinstance(dtype, _TensorType):
             return self.to(torch.device(CUDA), dtype.dtype)
-        if isinstance(dtype, str) and (wanted := _named(self, dtype)) is not None:
+        if (wanted := _named(dtype)) is not None:
             return self.to(torch.device(CUDA), wanted)
         return convert(self, dtype, *args, **kwargs)
 
     setattr(torch.Tensor, "type", type_)  # noqa: B010
+    _register_default()
+
+
+def _register_default() -> None:
+    """`torch.set_default_tensor_type` with one of these: a default dtype and device."""
+    choose: Any = torch.set_default_tensor_type
+
+    @wraps(choose)
+    def set_default_tensor_type(t: Any, /) -> None:
+        dtype = t.dtype if isinstance(t, _TensorType) else _named(t)
+        if dtype is None:
+            torch.set_default_device(None)
+            choose(t)
+            return
+        torch.set_default_dtype(dtype)
+        torch.set_default_device(CUDA)
+
+    setattr(torch, "set_default_tensor_type", set_default_tensor_type)  # noqa: B010
