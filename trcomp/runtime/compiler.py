@@ -24,6 +24,7 @@ from trcomp.runtime.graph import Graph, Place
 from trcomp.runtime.ir import Block, Node, ScalarSlot, Signature, TensorSlot, View
 from trcomp.runtime.metrics import counters
 from trcomp.runtime.ordering import after
+from trcomp.runtime.samples import note
 from trcomp.runtime.storage import storage_order
 
 FAILED_NODE = "trcomp_failed_node"
@@ -247,6 +248,7 @@ def compile_graph(graph: Graph) -> Executable:
             dump.write(graph, counters.compiles, lowered, compiled)
         counters.compiles += 1
         seconds = time.perf_counter() - start
+        note("compile_seconds", seconds)
         tell(f"compiled in {seconds:.1f} s", graph)
         persistent.store(graph, compiled, seconds)
     counters.compile_seconds += time.perf_counter() - start

@@ -16,13 +16,14 @@ from trcomp.runtime.graph import Graph, build
 from trcomp.runtime.ir import Buffer, Value
 from trcomp.runtime.metrics import counters
 from trcomp.runtime.peers import blaming_peers, check_alike
+from trcomp.runtime.samples import note
 
 _lock = threading.RLock()
 _in_flight: deque[tuple[jax.Array, Executable]] = deque()
 _MAX_IN_FLIGHT = 2
 """Steps the host may be ahead of the device: one to overlap, not so many that memory fills up."""
 observers: list[Callable[[Graph], None]] = []
-"""Called with each graph before it runs; one that raises refuses it, and its values stay pending."""
+"""Called with each graph before it runs. One that raises refuses it; its values stay pending."""
 
 
 def sync(wait: bool = False) -> None:
@@ -92,8 +93,12 @@ def _run(graph: Graph) -> None:
         executables.keep(graph.key, executable)
     else:
         counters.cache_hits += 1
+    start = time.perf_counter()
     with blaming_peers(), explained(executable):
         results = executable.run(*arguments(graph, executable.donated, executable.kept))
+    note("execute_seconds", time.perf_counter() - start)
+    note("graph_nodes", len(graph.nodes))
+    note("donated_buffers", len(executable.donated))
     counters.executions += 1
     counters.donated_buffers += len(executable.donated)
     *arrays, finished = results

@@ -14,6 +14,7 @@ from trcomp.runtime.dtypes import TO_JAX, TO_TORCH
 from trcomp.runtime.ir import Value
 from trcomp.runtime.metrics import counters
 from trcomp.runtime.peers import blaming_peers
+from trcomp.runtime.samples import note
 from trcomp.runtime.storage import output, value_of
 from trcomp.runtime.sync import fetch
 
@@ -29,7 +30,11 @@ def upload(tensor: torch.Tensor) -> Value:
     carrier = _CARRIED.get(tensor.dtype)
     tensor = tensor.detach().resolve_conj().resolve_neg()
     host = (tensor if carrier is None else tensor.view(carrier)).numpy()
-    return Value.of_array(client.put(host.view(TO_JAX[tensor.dtype])))
+    start = time.perf_counter()
+    value = Value.of_array(client.put(host.view(TO_JAX[tensor.dtype])))
+    note("upload_seconds", time.perf_counter() - start)
+    note("upload_bytes", host.nbytes)
+    return value
 
 
 def to_device(
@@ -61,7 +66,10 @@ def download(array: jax.Array) -> torch.Tensor:
     start = time.perf_counter()
     with blaming_peers():
         host = np.array(array).reshape(-1)
-    counters.run_seconds += time.perf_counter() - start
+    seconds = time.perf_counter() - start
+    counters.run_seconds += seconds
+    note("download_seconds", seconds)
+    note("download_bytes", host.nbytes)
     dtype = TO_TORCH[host.dtype]
     if dtype not in _CARRIED:
         return torch.from_numpy(host)
