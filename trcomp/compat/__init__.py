@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterable, Sequence
-from importlib.abc import MetaPathFinder
+from importlib import import_module
+from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.metadata import Distribution, DistributionFinder
 from importlib.util import spec_from_file_location
@@ -21,18 +22,41 @@ _TREE = "torch_xla"
 _ROOT = Path(__file__).parent / _TREE
 
 
-class TreeFinder(MetaPathFinder):
-    """Finds `torch_xla` in trcomp; its submodules are then found on its own path."""
+class TreeFinder(MetaPathFinder, Loader):
+    """Finds `torch_xla` in trcomp; its submodules are then found on its own path.
+
+    Those that are out of scope are no files: they are made here, and refuse when they are used.
+    """
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The tree's spec, None for all other modules."""
-        if fullname != _TREE:
+        """The spec of the tree, or of a module that is out of scope; None for all others."""
+        if fullname == _TREE:
+            return spec_from_file_location(
+                _TREE, _ROOT / "__init__.py", submodule_search_locations=[str(_ROOT)]
+            )
+        if not fullname.startswith(f"{_TREE}.") or not _is_ours(sys.modules[_TREE]):
             return None
-        return spec_from_file_location(
-            _TREE, _ROOT / "__init__.py", submodule_search_locations=[str(_ROOT)]
-        )
+        refusals = import_module(f"{_TREE}._refused")
+        if refusals.find(fullname) is None:
+            return None
+        return ModuleSpec(fullname, self, is_package=refusals.is_package(fullname))
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Let every public name of a module be there, and say why it is not when it is used."""
+        refusals = import_module(f"{_TREE}._refused")
+        _, why, instead = refusals.find(module.__name__)
+        module.__doc__ = f"Refused: {why}. {instead}"
+
+        def name(wanted: str) -> type:
+            if wanted.startswith("_"):
+                raise AttributeError(f"module {module.__name__!r} has no {wanted!r}")
+            made: type = refusals.refused(f"{module.__name__}.{wanted}", why, instead)
+            setattr(module, wanted, made)
+            return made
+
+        vars(module)["__getattr__"] = name
 
     def find_distributions(
         self, context: DistributionFinder.Context | None = None
@@ -59,6 +83,10 @@ class _TreeDistribution(Distribution):
     def locate_file(self, path: str | PathLike[str]) -> Path:
         """Where a file of the tree is."""
         return _ROOT.parent / path
+
+
+def _is_ours(tree: ModuleType) -> bool:
+    return list(getattr(tree, "__path__", [])) == [str(_ROOT)]
 
 
 def _installed() -> ModuleSpec | None:

@@ -1,4 +1,4 @@
-"""torch_xla's names over trcomp.runtime: devices, the step, launching."""
+"""torch_xla's names over trcomp.runtime: devices, the step, regions, launching."""
 
 from __future__ import annotations
 
@@ -9,14 +9,17 @@ import torch
 
 import trcomp.runtime as rt
 from trcomp.compat import TORCH_XLA_VERSION
-from trcomp.runtime.launch import spawn
 
 from . import _XLAC, runtime
+from ._compile import compile, set_custom_compile_options, step
 from ._missing import missing
+from ._refused import refused
 from .core import xla_model
+from .distributed.xla_multiprocessing import spawn
 
 __all__ = [
     "_XLAC",
+    "compile",
     "device",
     "device_count",
     "devices",
@@ -24,6 +27,10 @@ __all__ = [
     "manual_seed",
     "real_devices",
     "runtime",
+    "save_as_stablehlo",
+    "save_torch_model_as_stablehlo",
+    "set_custom_compile_options",
+    "step",
     "sync",
     "xla_model",
 ]
@@ -31,6 +38,13 @@ __all__ = [
 __getattr__ = missing(__name__)
 
 __version__ = TORCH_XLA_VERSION
+
+_EXPORT = (
+    "exporting models is not offered",
+    "Save the state_dict, and export the model with torch.export where it will run.",
+)
+save_as_stablehlo = refused("torch_xla.save_as_stablehlo", *_EXPORT)
+save_torch_model_as_stablehlo = refused("torch_xla.save_torch_model_as_stablehlo", *_EXPORT)
 
 
 def device(index: int | None = None) -> torch.device:

@@ -27,7 +27,7 @@ def replaced_by(new: str) -> Callable[[F], F]:
             say(old, new)
             return function(*args, **kwargs)
 
-        call.__deprecated__ = new  # type: ignore[attr-defined]
+        call.__replaced_by__ = new  # type: ignore[attr-defined]
         return call  # type: ignore[return-value]
 
     return mark

@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache
 from typing import Any
 
 from trcomp.runtime import closures
 
-_pool = ThreadPoolExecutor(1, thread_name_prefix="step-closures")  # its thread starts at first use
-_running: list[Future[Any]] = []
+from ..utils.closures import AsyncClosureHandler
 
 
 def in_background(closure: Callable[..., Any]) -> Callable[..., None]:
-    """A closure that hands `closure` to the background; the step after says how it went."""
+    """A closure that hands `closure` to the background; the end of the next step checks on it."""
 
     def start(*args: Any) -> None:
-        _running.append(_pool.submit(closure, *args))
-        closures.add(_raise_failures)
+        handler().run(lambda: closure(*args))
+        closures.add(handler().check)
 
     return start
 
 
-def _raise_failures() -> None:
-    done = [future for future in _running if future.done()]
-    _running[:] = [future for future in _running if not future.done()]
-    if _running:
-        closures.add(_raise_failures)
-    for future in done:
-        future.result()
+@cache
+def handler() -> AsyncClosureHandler:
+    """This process's background."""
+    return AsyncClosureHandler()

@@ -1,1 +1,1 @@
-"""A package of the torch_xla module tree."""
+"""A package of the torch_xla module tree: counters, traces, graphs as files."""

@@ -1,11 +1,19 @@
-"""`import torch_xla.debug.metrics as met`: trcomp's counters under torch_xla's names."""
+"""`import torch_xla.debug.metrics as met`: trcomp's counters and measurements by torch_xla's names.
+
+Times are nanoseconds, as torch_xla has them.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 import trcomp.runtime as rt
 from trcomp.runtime.metrics import counters
+from trcomp.runtime.samples import series
+
+from .._missing import missing
+
+__getattr__ = missing(__name__)
 
 _COUNTERS = {
     "UncachedCompile": "compiles",
@@ -13,46 +21,52 @@ _COUNTERS = {
     "MarkStep": "steps",
     "EarlySyncLiveTensorsCount": "early_syncs",
     "CreateXlaTensor": "recorded_nodes",
+    "PersistentCacheHit": "loads",
+    "ExecuteComputation": "executions",
 }
 _METRICS = {
-    "CompileTime": ("compiles", "compile_seconds"),
-    "ExecuteTime": ("executions", "run_seconds"),
+    "CompileTime": ("compile_seconds", 1e9),
+    "ExecuteTime": ("execute_seconds", 1e9),
+    "TransferToDeviceTime": ("upload_seconds", 1e9),
+    "TransferFromDeviceTime": ("download_seconds", 1e9),
+    "OutboundData": ("upload_bytes", 1.0),
+    "InboundData": ("download_bytes", 1.0),
+    "TensorsGraphSize": ("graph_nodes", 1.0),
+    "InputOutputAliasCount": ("donated_buffers", 1.0),
 }
-
-
-def metrics_report() -> str:
-    """All counters as text."""
-    return rt.metrics_report()
-
-
-def short_metrics_report(counter_names: Any = None, metric_names: Any = None) -> str:
-    """All counters as text; they are few."""
-    return rt.metrics_report()
+_SHORT = ("CompileTime", "ExecuteTime", "TransferToDeviceTime", "TransferFromDeviceTime")
+_PERCENTILES = (0.01, 0.05, 0.1, 0.2, 0.5, 0.8, 0.9, 0.95, 0.99)
 
 
 def counter_names() -> list[str]:
-    """Names of the counters, fallbacks to the CPU as `aten::name`."""
-    return [*_COUNTERS, *executed_fallback_ops()]
+    """Names of the counters that counted; operators that ran on the CPU as `aten::name`."""
+    counted = [name for name, ours in _COUNTERS.items() if rt.metrics()[ours]]
+    return [*counted, *executed_fallback_ops()]
 
 
 def counter_value(name: str) -> int | None:
-    """A counter's value, None if there is none of that name."""
+    """A counter's value, None if nothing of that name was counted."""
     if name in _COUNTERS:
-        return int(rt.metrics()[_COUNTERS[name]])
+        return int(rt.metrics()[_COUNTERS[name]]) or None
     return {_fallback_name(op): count for op, count in counters.fallbacks.items()}.get(name)
 
 
 def metric_names() -> list[str]:
-    """Names of the timings."""
-    return list(_METRICS)
+    """Names of the measurements that were made."""
+    return [name for name, (ours, _) in _METRICS.items() if series[ours].count]
 
 
 def metric_data(name: str) -> tuple[int, float, list[tuple[float, float]]] | None:
-    """(samples, accumulated nanoseconds, []) of a timing; single samples are not kept."""
-    if name not in _METRICS:
+    """(how many, their sum, the last of them as (seconds since the epoch, value)).
+
+    None if nothing of that name was measured.
+    """
+    ours, factor = _METRICS.get(name, ("", 1.0))
+    if ours not in series or not series[ours].count:
         return None
-    count, seconds = (rt.metrics()[key] for key in _METRICS[name])
-    return count, seconds * 1e9, []
+    held = series[ours]
+    recent = [(when, value * factor) for when, value in held.recent]
+    return held.count, held.total * factor, recent
 
 
 def executed_fallback_ops() -> list[str]:
@@ -60,9 +74,71 @@ def executed_fallback_ops() -> list[str]:
     return [_fallback_name(op) for op in counters.fallbacks]
 
 
-def clear_all() -> None:
-    """Start all counters from zero."""
+def metrics_report() -> str:
+    """All measurements and counters as text, then trcomp's own report."""
+    return "\n".join([*_lines(metric_names(), counter_names()), "", rt.metrics_report()])
+
+
+def short_metrics_report(
+    counter_names: Sequence[str] | None = None, metric_names: Sequence[str] | None = None
+) -> str:
+    """Some measurements and counters as text.
+
+    Args:
+        counter_names: None is compiles, steps, early syncs and operators run on the CPU.
+        metric_names: None is the times.
+    """
+    chosen = counter_names or [*list(_COUNTERS)[:4], *executed_fallback_ops()]
+    return "\n".join(_lines(metric_names or _SHORT, chosen))
+
+
+def clear_counters() -> None:
+    """Start the counters from zero."""
     counters.clear()
+
+
+def clear_metrics() -> None:
+    """Forget the measurements."""
+    series.clear()
+
+
+def clear_all() -> None:
+    """Start everything from zero."""
+    clear_counters()
+    clear_metrics()
+
+
+def _lines(metrics: Iterable[str], counted: Iterable[str]) -> list[str]:
+    lines = []
+    for name in metrics:
+        data = metric_data(name)
+        if data is not None:
+            lines += _metric_lines(name, *data)
+    for name in counted:
+        value = counter_value(name)
+        if value is not None:
+            lines += [f"Counter: {name}", f"  Value: {value}"]
+    return lines
+
+
+def _metric_lines(
+    name: str, count: int, total: float, recent: list[tuple[float, float]]
+) -> list[str]:
+    values = sorted(value for _, value in recent)
+    ranks = [f"{p:.0%}={_text(name, values[int(p * len(values))])}" for p in _PERCENTILES]
+    return [
+        f"Metric: {name}",
+        f"  TotalSamples: {count}",
+        f"  Accumulator: {_text(name, total)}",
+        f"  Percentiles: {'; '.join(ranks)}",
+    ]
+
+
+def _text(name: str, value: float) -> str:
+    """A value with its unit."""
+    if name.endswith("Time"):
+        return f"{value / 1e6:.3f}ms"
+    return f"{value / 1024:.2f}KB" if name.endswith("Data") else f"{value:.2f}"
 
 
 def _fallback_name(op: str) -> str:

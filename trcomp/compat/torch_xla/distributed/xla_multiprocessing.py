@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import torch
 
 import trcomp.runtime as rt
+from trcomp.env import variables
 from trcomp.runtime import launch
+
+from .._missing import missing
+
+__getattr__ = missing(__name__)
 
 
 def spawn(
@@ -21,9 +29,12 @@ def spawn(
 ) -> Any:
     """Run `fn(local_rank, *args)` on each of this host's ranks.
 
-    In a process that is a rank already the function is called in place. Returns None, or with
-    `join=False` the started ranks, whose `join()` waits for them.
+    In a process that is a rank already the function is called in place, whatever the start method.
+    Returns None, or with `join=False` the started ranks, whose `join()` waits for them.
     """
+    _note_old_variables()
+    if variables.has_identity(os.environ):
+        start_method = "spawn"
     return launch.spawn(fn, args, nprocs, join=join, start_method=start_method)
 
 
@@ -49,3 +60,18 @@ class MpSerialExecutor:
                 result = fn()
             rt.rendezvous("torch_xla.distributed.xla_multiprocessing.MpSerialExecutor")
         return result
+
+
+def create_optimized_replica_groups() -> None:
+    """None: an order of devices is known for TPUs alone."""
+
+
+@cache
+def _note_old_variables() -> None:
+    """Say once, on rank 0, that variables of torch_xla's first runtime have no effect."""
+    found = sorted(name for name in os.environ if name.startswith("XRT_"))
+    if found and rt.rank() == 0:
+        print(
+            f"trcomp: {', '.join(found)} have no effect: the ranks are laid out already.",
+            file=sys.stderr,
+        )
