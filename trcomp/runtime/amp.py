@@ -33,7 +33,7 @@ FULL = """
     margin_ranking_loss multilabel_margin_loss soft_margin_loss triplet_margin_loss
     multi_margin_loss binary_cross_entropy_with_logits dist pdist cdist renorm logsumexp
     upsample_nearest1d upsample_nearest2d upsample_bilinear2d upsample_trilinear3d
-    upsample_bicubic2d linalg_vector_norm linalg_matrix_norm
+    upsample_bicubic2d linalg_vector_norm linalg_matrix_norm cross_entropy_loss
     prod prod.dim_int softmax.int log_softmax.int cumprod cumsum sum sum.dim_IntList norm.Scalar
     norm.ScalarOpt_dim
 """
