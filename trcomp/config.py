@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -20,18 +21,22 @@ class TrainingCompilerConfig:
             XLA optimised it. Each rank writes its own.
         cuda_to_xla: Let a script written for GPUs run as it is: ``cuda`` is then the worker's own
             device. False leaves ``torch.cuda`` as torch has it. Means nothing without ``enabled``.
+        cache: The directory that keeps executables from one job to the next; "off" keeps none.
+            None: the environment's ``TRCOMP_CACHE``, by default ``~/.cache/trcomp``.
 
     Raises:
-        SpecError: A value is not a bool.
+        SpecError: Holds every value that is not of its type.
     """
 
     enabled: bool = True
     debug: bool = False
     cuda_to_xla: bool = True
+    cache: str | os.PathLike[str] | None = None
 
     def __post_init__(self) -> None:
         values = dataclasses.asdict(self)
-        problems = [
+        problems = _cache_problems(values.pop("cache"))
+        problems += [
             Problem(f"compiler_config.{name}", value, "True or False is needed.")
             for name, value in values.items()
             if not isinstance(value, bool)
@@ -41,6 +46,15 @@ class TrainingCompilerConfig:
 
     def __bool__(self) -> bool:
         return self.enabled
+
+
+def _cache_problems(cache: object) -> list[Problem]:
+    allowed = 'a directory, "off" or None is needed.'
+    if cache is not None and not (isinstance(cache, str | os.PathLike) and os.fspath(cache)):
+        return [Problem("compiler_config.cache", cache, allowed)]
+    if str(cache).startswith("s3://"):
+        return [Problem("compiler_config.cache", cache, f"S3 is not supported yet; {allowed}")]
+    return []
 
 
 _ELSEWHERE = ("torch_distributed", "smdistributed", "mpi", "parameter_server", "pytorchddp")

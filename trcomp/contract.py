@@ -65,6 +65,8 @@ class Settings:
     compiler_debug: bool = False
     cuda_to_xla: bool = True
     """Whether `cuda` means the worker's xla device."""
+    compiler_cache: str | None = None
+    """A directory, or "off"; None if the job says nothing of it."""
     pytorchxla_enabled: bool = False
     log_level: int = 20
     """A level of Python's logging module; 20 is INFO."""
@@ -335,6 +337,7 @@ def _reserved(contract: Contract) -> dict[str, Any]:
         "sagemaker_training_compiler_enabled": settings.compiler_enabled,
         "sagemaker_training_compiler_debug_mode": settings.compiler_debug or None,
         "sagemaker_training_compiler_cuda_to_xla": None if settings.cuda_to_xla else False,
+        "sagemaker_training_compiler_cache": settings.compiler_cache,
         "sagemaker_pytorch_xla_multi_worker_enabled": settings.pytorchxla_enabled or None,
     }
     return {name: v for name, v in values.items() if v is not None} | dict(settings.other)
@@ -424,6 +427,7 @@ class _Reader:
             compiler_enabled=take(reserved, "sagemaker_training_compiler_enabled", bool, None),
             compiler_debug=take(reserved, "sagemaker_training_compiler_debug_mode", bool, False),
             cuda_to_xla=take(reserved, "sagemaker_training_compiler_cuda_to_xla", bool, True),
+            compiler_cache=take(reserved, "sagemaker_training_compiler_cache", str, None),
             pytorchxla_enabled=take(
                 reserved, "sagemaker_pytorch_xla_multi_worker_enabled", bool, False
             ),

@@ -101,6 +101,24 @@ def test_every_way_gives_the_same_ranks_numbers_and_logs(
     assert {worker["steps"] for worker in workers} == {12}
 
 
+def test_a_second_job_loads_what_the_first_compiled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = TrainingCompilerConfig(cache=tmp_path / "executables")
+    counts, losses = [], []
+    for _ in range(2):
+        estimator, lines = run("regression.py", 2, 1, tmp_path, monkeypatch, compiler_config=config)
+        assert estimator.latest_training_job is not None
+        ranks = estimator.latest_training_job.report()["ranks"]
+        counts.append({(rank["compiles"], rank["loads"]) for rank in ranks})
+        losses.append([result["losses"] for result in results(lines)])
+    ((compiles, loads),) = counts[0]
+    assert compiles > 0
+    assert loads == 0
+    assert counts[1] == {(0, compiles)}
+    assert losses[1] == losses[0]
+
+
 def test_nprocs_that_does_not_fit_fails_the_job_with_both_numbers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +19,17 @@ def test_bool_is_enabled() -> None:
 def test_values_must_be_bools_and_all_are_named() -> None:
     with pytest.raises(SpecError, match="2 problems"):
         TrainingCompilerConfig(enabled="yes", debug=1)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("cache", [None, "off", "~/executables", Path("here")])
+def test_executables_may_be_kept_in_a_directory(cache: str | Path | None) -> None:
+    assert TrainingCompilerConfig(cache=cache).cache == cache
+
+
+@pytest.mark.parametrize("cache", ["", 3, True, "s3://bucket/prefix"])
+def test_what_cannot_be_a_directory_is_refused(cache: Any) -> None:
+    with pytest.raises(SpecError, match=r"compiler_config\.cache"):
+        TrainingCompilerConfig(cache=cache)
 
 
 @pytest.mark.parametrize("value", [None, {}, {"pytorchxla": {"enabled": False}}])

@@ -59,6 +59,8 @@ def test_what_is_written_is_read_back(tmp_path: Path, count: int) -> None:
             submit_directory="s3://bucket/code.tar.gz",
             compiler_enabled=False,
             compiler_debug=True,
+            cuda_to_xla=False,
+            compiler_cache="/cache",
             pytorchxla_enabled=True,
             log_level=10,
             region="eu-west-1",

@@ -73,7 +73,7 @@ def test_json_holds_what_travels(code: Path) -> None:
     plan = plan_of(
         code,
         hyperparameters={"b": True, "s": "text"},
-        compiler_config=TrainingCompilerConfig(enabled=False, debug=True),
+        compiler_config=TrainingCompilerConfig(enabled=False, debug=True, cache="executables"),
         distribution={"pytorchxla": {"enabled": True}},
     )
     contract = json.loads(plan.to_json())["hosts"][0]["contract"]
@@ -82,6 +82,7 @@ def test_json_holds_what_travels(code: Path) -> None:
     assert settings["program"] == "train.py"
     assert settings["compiler_enabled"] is False
     assert settings["compiler_debug"] is True
+    assert settings["compiler_cache"] == str(Path("executables").absolute())
     assert settings["pytorchxla_enabled"] is True
 
 

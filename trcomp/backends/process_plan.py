@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -113,6 +114,13 @@ def _plan_host(spec: JobSpec, directory: Path, name: str, addresses: Mapping[str
     )
 
 
+def _cache_place(cache: str | os.PathLike[str] | None) -> str | None:
+    """The directory for workers, which run elsewhere."""
+    if cache is None or cache == "off":
+        return None if cache is None else "off"
+    return str(Path(cache).expanduser().absolute())
+
+
 def _contract(spec: JobSpec, host: str, hosts: tuple[str, ...]) -> contract.Contract:
     compiler = spec.compiler_config
     local = spec.checkpoint_local_path or contract.Checkpoints.local_path
@@ -126,6 +134,7 @@ def _contract(spec: JobSpec, host: str, hosts: tuple[str, ...]) -> contract.Cont
             compiler_enabled=None if compiler is None else compiler.enabled,
             compiler_debug=compiler is not None and compiler.debug,
             cuda_to_xla=compiler is None or compiler.cuda_to_xla,
+            compiler_cache=None if compiler is None else _cache_place(compiler.cache),
             pytorchxla_enabled=spec.pytorchxla,
             log_level=spec.container_log_level,
         ),

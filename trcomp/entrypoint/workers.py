@@ -172,6 +172,8 @@ def _worker(
         flags.TOPOLOGY: site.topology.to_json(),
         flags.HOST_INDEX: str(site.host_index),
     }
+    if site.contract.settings.compiler_cache is not None:
+        settings[flags.CACHE] = site.contract.settings.compiler_cache
     if site.topology.world_size > 1:
         settings[flags.COORDINATOR] = site.topology.coordinator
     environ = applied(job_environ(site), variables)
