@@ -18,12 +18,14 @@ from torch import fx
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch._aot_autograd import graph_compile
 from torch._functorch.partitioners import min_cut_rematerialization_partition
+from torch.fx.passes._tensorify_python_scalars import tensorify_python_scalars
 
 from trcomp import flags
 from trcomp.runtime.device import NAME
 from trcomp.runtime.ir import NothingToComputeError
 from trcomp.runtime.regions import CannotCaptureError, Region, capture, layout
 from trcomp.runtime.traced_parts import Part, plan_parts
+from trcomp.runtime.traced_rewrites import keep_keys, part_recomputed
 
 
 class TracedGraph:
@@ -116,6 +118,7 @@ def _key(argument: Any) -> Hashable:
 
 def compile_traced(module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
     """A compiler of graphs for AOTAutograd."""
+    keep_keys(module.graph)
     graph = TracedGraph(module)
 
     def call(arguments: list[Any]) -> Sequence[Any]:
@@ -125,8 +128,14 @@ def compile_traced(module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..
     return call
 
 
+def _compile_backward(module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+    part_recomputed(module.graph)
+    return compile_traced(module, inputs)
+
+
 _through_autograd = aot_autograd(
     fw_compiler=compile_traced,
+    bw_compiler=_compile_backward,
     partition_fn=min_cut_rematerialization_partition,
     keep_inference_input_mutations=True,
 )
@@ -145,12 +154,11 @@ def _floats_as_inputs() -> Iterator[None]:
     torch would make tensors of them, or give up where an operator takes numbers only and compile
     anew for each value: an optimizer's learning rate.
     """
-    tensorify = graph_compile.tensorify_python_scalars
 
     def unless_inference(module: fx.GraphModule, *rest: Any) -> None:
         names = [node.name for node in module.graph.nodes if node.op == "placeholder"]
         if any(name.startswith("tangents") for name in names):
-            tensorify(module, *rest)
+            tensorify_python_scalars(module, *rest)
 
     with patch.object(graph_compile, "tensorify_python_scalars", unless_inference):
         yield

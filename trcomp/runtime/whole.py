@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 from torch._ops import OpOverload
+from torch._subclasses import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor
 
 from trcomp.runtime.debugging import wrapped
 from trcomp.runtime.dispatch import KEY, implement, library
@@ -37,3 +39,8 @@ def is_real(*tensors: torch.Tensor) -> bool:
     if any(map(torch._C._functorch.is_functorch_wrapped_tensor, tensors)):
         return False
     return all(hasattr(tensor.untyped_storage(), "value") for tensor in tensors)
+
+
+def is_traced(*tensors: torch.Tensor) -> bool:
+    """Whether a tracer such as `torch.compile`'s stands behind these."""
+    return any(isinstance(tensor, (FakeTensor, FunctionalTensor)) for tensor in tensors)

@@ -9,15 +9,16 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
-from trcomp.runtime import rng
+from trcomp.runtime import draws
 from trcomp.runtime.debugging import wrapped
 from trcomp.runtime.dispatch import KEY, check_one_dtype, implement, library
+from trcomp.runtime.draws import Key
 from trcomp.runtime.dtypes import cast
 from trcomp.runtime.ops.philox import keep_mask
 from trcomp.runtime.ops.registry import find, lowers
 from trcomp.runtime.recording import Lifted, record
 from trcomp.runtime.storage import output
-from trcomp.runtime.whole import is_real
+from trcomp.runtime.whole import is_real, is_traced
 
 _math = torch.ops.aten._scaled_dot_product_attention_math.default
 
@@ -123,8 +124,8 @@ class _Attention(torch.autograd.Function):
         scale: float,
         dropout: float,
     ) -> torch.Tensor:
-        draw = rng.next_key() if dropout else None
-        made, weights = _run(query, key, value, mask, is_causal, scale, dropout, draw)
+        draw = draws.next_key() if dropout else None
+        made, weights = run(query, key, value, mask, is_causal, scale, dropout, draw)
         ctx.save_for_backward(query, key, value, mask, weights)
         ctx.is_causal, ctx.scale, ctx.dropout, ctx.draw = is_causal, scale, dropout, draw
         return made
@@ -135,14 +136,8 @@ class _Attention(torch.autograd.Function):
         if torch.is_grad_enabled() and not ctx.dropout:
             return _differentiable_backward(ctx, grad, query, key, value, mask)
         mask_grad = ctx.needs_input_grad[3]
-        dropout = (Lifted(ctx.dropout), Lifted(ctx.draw)) if ctx.dropout else (None, None)
-        outputs = [output(tuple(t.shape), t.dtype) for t in (query, key, value)]
-        if mask_grad:
-            outputs.append(output(tuple(mask.shape), mask.dtype))
-        made = record(
-            "trcomp::attention_backward",
-            (grad, query, key, value, weights, mask, Lifted(ctx.scale), *dropout, mask_grad),
-            outputs,
+        made = run_backward(
+            grad, query, key, value, weights, mask, ctx.scale, ctx.dropout, ctx.draw, mask_grad
         )
         return (*made[:3], made[3] if mask_grad else None, None, None, None)
 
@@ -171,7 +166,7 @@ def _differentiable_backward(
     )
 
 
-def _run(
+def run(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
@@ -179,14 +174,15 @@ def _run(
     is_causal: bool,
     scale: float,
     dropout: float,
-    draw: int | None,
+    draw: Key | None,
 ) -> list[torch.Tensor]:
+    """The result and the attention weights, `(..., length, key length)`, before any are dropped."""
     batch = tuple(torch.broadcast_shapes(query.shape[:-2], key.shape[:-2], value.shape[:-2]))
     rows, columns = query.shape[-2], key.shape[-2]
-    lifted = (Lifted(dropout), Lifted(draw)) if draw is not None else (None, None)
+    dropped = (None, None) if draw is None else (Lifted(dropout), draw)
     return record(
         "trcomp::attention",
-        (query, key, value, mask, is_causal, Lifted(scale), *lifted),
+        (query, key, value, mask, is_causal, Lifted(scale), *dropped),
         [
             output((*batch, rows, value.shape[-1]), query.dtype),
             output((*batch, rows, columns), query.dtype),
@@ -194,13 +190,33 @@ def _run(
     )
 
 
+def run_backward(
+    grad: torch.Tensor,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    weights: torch.Tensor,
+    mask: torch.Tensor | None,
+    scale: float,
+    dropout: float,
+    draw: Key | None,
+    mask_grad: bool,
+) -> list[torch.Tensor]:
+    """Gradients of query, key and value, and of the mask if `mask_grad`."""
+    operands = [query, key, value, *([mask] if mask is not None and mask_grad else [])]
+    outputs = [output(tuple(t.shape), t.dtype) for t in operands]
+    dropped = (None, None) if draw is None else (Lifted(dropout), draw)
+    return record(
+        "trcomp::attention_backward",
+        (grad, query, key, value, weights, mask, Lifted(scale), *dropped, mask_grad),
+        outputs,
+    )
+
+
 def _kept_whole(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None
 ) -> bool:
-    """Whether the nodes here cover the call: real device tensors, equal batches and dtypes."""
-    tensors = [query, key, value, *([] if mask is None else [mask])]
-    if not is_real(*tensors):
-        return False
+    """Whether the nodes here cover the call: equal batches and dtypes."""
     same = query.dtype == key.dtype == value.dtype and query.dtype.is_floating_point
     if mask is not None and mask.dtype not in (torch.bool, query.dtype):
         return False
@@ -239,13 +255,19 @@ def scaled_dot_product_attention(
     if enable_gqa and query.dim() > 3 and query.shape[-3] != key.shape[-3]:
         key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
         value = value.repeat_interleave(query.shape[-3] // value.shape[-3], -3)
-    if (is_causal and attn_mask is not None) or not _kept_whole(query, key, value, attn_mask):
-        made: torch.Tensor = _math(
+    made: torch.Tensor
+    factor = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+    tensors = [query, key, value, *([] if attn_mask is None else [attn_mask])]
+    whole = _kept_whole(query, key, value, attn_mask) and not (is_causal and attn_mask is not None)
+    if whole and is_real(*tensors):
+        return _Attention.apply(query, key, value, attn_mask, is_causal, float(factor), dropout_p)
+    if whole and is_traced(*tensors):
+        made = traced_attention(query, key, value, attn_mask, is_causal, factor, dropout_p)[0]
+    else:
+        made = _math(
             query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
         )[0]
-        return made
-    factor = 1 / math.sqrt(query.shape[-1]) if scale is None else float(scale)
-    return _Attention.apply(query, key, value, attn_mask, is_causal, factor, dropout_p)
+    return made
 
 
 _op = find("scaled_dot_product_attention")
@@ -254,4 +276,89 @@ library.impl(
     "scaled_dot_product_attention",
     wrapped(_op, scaled_dot_product_attention),
     f"Autograd{KEY}",
+)
+
+# A tracer sees neither a kernel written in Python nor its autograd function: for it attention is an
+# operator, with autograd of its own.
+_operators = torch.library.Library("trcomp", "FRAGMENT")
+_operators.define(
+    "attention(Tensor query, Tensor key, Tensor value, Tensor? mask, bool is_causal, float scale, "
+    "float dropout) -> (Tensor, Tensor, Tensor)",
+    tags=(torch.Tag.nondeterministic_seeded,),
+)
+_operators.define(
+    "attention_backward(Tensor grad, Tensor query, Tensor key, Tensor value, Tensor weights, "
+    "Tensor? mask, Tensor draw, float scale, float dropout, bool mask_grad) -> Tensor[]"
+)
+traced_attention = torch.ops.trcomp.attention.default
+
+
+def _attention_kernel(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    is_causal: bool,
+    scale: float,
+    dropout: float,
+) -> tuple[torch.Tensor, ...]:
+    draw = draws.as_tensor(draws.next_key()) if dropout else query.new_zeros((), dtype=torch.int64)
+    key_operand = draw if dropout else None
+    return (*run(query, key, value, mask, is_causal, scale, dropout, key_operand), draw)
+
+
+def _attention_backward_kernel(
+    grad: torch.Tensor,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    weights: torch.Tensor,
+    mask: torch.Tensor | None,
+    draw: torch.Tensor,
+    scale: float,
+    dropout: float,
+    mask_grad: bool,
+) -> list[torch.Tensor]:
+    key_operand = draw if dropout else None
+    return run_backward(
+        grad, query, key, value, weights, mask, scale, dropout, key_operand, mask_grad
+    )
+
+
+_operators.impl("attention", _attention_kernel, KEY)
+_operators.impl("attention_backward", _attention_backward_kernel, KEY)
+
+
+@torch.library.register_fake("trcomp::attention", lib=_operators)
+def _attention_shapes(query: Any, key: Any, value: Any, *rest: Any) -> Any:
+    rows = query.shape[:-1]
+    made = query.new_empty((*rows, value.shape[-1]))
+    return made, query.new_empty((*rows, key.shape[-2])), query.new_empty((), dtype=torch.int64)
+
+
+@torch.library.register_fake("trcomp::attention_backward", lib=_operators)
+def _attention_backward_shapes(
+    grad: Any, query: Any, key: Any, value: Any, weights: Any, mask: Any, *rest: Any
+) -> Any:
+    operands = [query, key, value, *([mask] if rest[-1] else [])]
+    return [operand.new_empty(operand.shape) for operand in operands]
+
+
+def _keep_for_backward(ctx: Any, inputs: Any, output: Any) -> None:
+    query, key, value, mask, _, ctx.scale, ctx.dropout = inputs
+    ctx.save_for_backward(query, key, value, mask, output[1], output[2])
+    ctx.mark_non_differentiable(output[1], output[2])
+
+
+def _traced_backward(ctx: Any, grad: torch.Tensor, *unused: Any) -> tuple[Any, ...]:
+    query, key, value, mask, weights, draw = ctx.saved_tensors
+    mask_grad = ctx.needs_input_grad[3]
+    made = torch.ops.trcomp.attention_backward.default(
+        grad, query, key, value, weights, mask, draw, ctx.scale, ctx.dropout, mask_grad
+    )
+    return (*made[:3], made[3] if mask_grad else None, None, None, None)
+
+
+torch.library.register_autograd(
+    "trcomp::attention", _traced_backward, setup_context=_keep_for_backward, lib=_operators
 )

@@ -10,8 +10,9 @@ import numpy as np
 import torch
 from jax import lax
 
-from trcomp.runtime import rng, storage
+from trcomp.runtime import draws, storage
 from trcomp.runtime.dispatch import implements
+from trcomp.runtime.draws import Key
 from trcomp.runtime.dtypes import cast
 from trcomp.runtime.ops import philox
 from trcomp.runtime.ops.registry import lowers
@@ -21,10 +22,10 @@ from trcomp.runtime.storage import output
 Generator = torch.Generator | None
 
 
-def next_key(generator: Generator) -> Lifted:
+def next_key(generator: Generator) -> Key:
     """The next draw's key, from the device's stream or from a generator that the caller brought."""
     if generator is None:
-        return Lifted(rng.next_key())
+        return draws.next_key()
     word = torch.empty((), dtype=torch.int64)
     return Lifted(int(word.random_(-(1 << 63), None, generator=generator)))
 
