@@ -14,7 +14,7 @@ from trcomp import flags
 from trcomp.env.topology import uniform
 from trcomp.env.variables import applied, for_rank
 
-_SECONDS = 110
+_SECONDS = 240
 
 
 @dataclass(frozen=True)
