@@ -295,7 +295,13 @@ def lower_graph(graph: Graph) -> jax.stages.Lowered:
             out_specs=everywhere,
             check_vma=False,
         )
-    return jax.jit(fn, donate_argnums=(0,)).lower(*arguments(graph, reused, kept))
+    try:
+        return jax.jit(fn, donate_argnums=(0,)).lower(*arguments(graph, reused, kept))
+    except Exception as error:
+        # JAX's last note speaks of its own frames; the last line should name the operator.
+        notes = getattr(error, "__notes__", [])
+        notes[:] = [note for note in notes if "JAX has removed" not in note]
+        raise
 
 
 def _kept(graph: Graph, reused: tuple[int, ...]) -> tuple[int, ...]:

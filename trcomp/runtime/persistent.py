@@ -114,7 +114,8 @@ def folder() -> Path | None:
 
 def _path(graph: Graph) -> Path | None:
     root = folder()
-    if root is None or flags.DEBUG.get():  # The debug files come from compiling.
+    # What debugging writes or compares comes from compiling.
+    if root is None or flags.DEBUG.get() or flags.CHECK.get():
         return None
     try:
         return root / _environment() / fingerprint(graph)
