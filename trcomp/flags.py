@@ -112,6 +112,11 @@ CACHE = Flag(
     "~/.cache/trcomp.",
 )
 PREFETCH = Flag("TRCOMP_PREFETCH", 2, "Batches the device loader keeps ahead of the step.")
+MAX_PENDING = Flag(
+    "TRCOMP_MAX_PENDING",
+    10_000,
+    "Recorded operations after which a script that ends no step is cut, where one recurs.",
+)
 BUCKET_MB = Flag(
     "TRCOMP_BUCKET_MB", 32, "Size of a gradient all-reduce bucket, in MiB.", in_key=True
 )

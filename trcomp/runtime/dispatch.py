@@ -14,10 +14,10 @@ import torch
 from torch._ops import OpOverload
 from torch.utils._pytree import tree_map
 
-from trcomp.runtime import storage
+from trcomp.runtime import overdue, storage
 from trcomp.runtime.debugging import wrapped
 from trcomp.runtime.device import NAME
-from trcomp.runtime.ir import Node, Output, Signature
+from trcomp.runtime.ir import Node, Output, Signature, num_pending
 from trcomp.runtime.ops.registry import RULES, Rule, find
 from trcomp.runtime.recording import (
     Call,
@@ -98,12 +98,7 @@ class Recorder:
         outs = [kwargs.pop(name) for name in self._outs] if self._outs else None
         if kwargs or len(args) != len(self._kinds):
             args = self._fill(args, kwargs)
-        call = self._take_apart(args)
-        key = tuple(call.key)
-        signature = self._signatures.get(key)
-        if signature is None:
-            signature = self._signatures[key] = self._sign(args)
-        node = add_node(signature, call)
+        node = self._record(args)
         if outs is not None:
             return self._put_out(outs, node)
         if self._in_place:
@@ -112,6 +107,16 @@ class Recorder:
                 put_back(tensor, node, i)
             return args[0] if self.called._schema.returns else None
         return self._wrap(node)
+
+    def _record(self, args: Sequence[Any]) -> Node:
+        call = self._take_apart(args)
+        key = tuple(call.key)
+        signature = self._signatures.get(key)
+        if signature is None:
+            signature = self._signatures[key] = self._sign(args)
+        if num_pending() >= overdue.LIMIT and overdue.cuts_before(signature):
+            return self._record(args)
+        return add_node(signature, call)
 
     def _take_apart(self, args: Sequence[Any]) -> Call:
         call = Call()
