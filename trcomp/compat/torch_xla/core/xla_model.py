@@ -14,7 +14,7 @@ from trcomp.runtime import closures
 from .. import runtime
 from .._deprecated import replaced_by
 from .._missing import missing
-from ..debug import metrics_saver as ms
+from ..debug.metrics_saver import save_metrics
 from ..utils import utils as xu
 from ._arena import ToXlaTensorArena, check_view_sharing
 from ._async_closures import in_background
@@ -89,7 +89,6 @@ __all__ = [
     "get_stablehlo",
     "get_stablehlo_bytecode",
     "mesh_reduce",
-    "ms",
     "optimization_barrier_",
     "recv",
     "reduce_gradients",
@@ -203,7 +202,7 @@ def end_step(wait: bool = False) -> None:
     """What `torch_xla.sync` does: the step's barrier, its closures, its metrics file."""
     rt.sync(wait or xu.getenv_as("XLA_SYNC_WAIT", bool, False))
     if is_master_ordinal():
-        ms.save_metrics()
+        save_metrics()
 
 
 def wait_device_ops(devices: Sequence[str] = ()) -> None:
