@@ -101,6 +101,24 @@ def identity(environ: Mapping[str, str]) -> Identity:
     return found
 
 
+def identifying(identity: Identity) -> dict[str, str]:
+    """The variables that give a process its rank; `identity` reads them."""
+    return {name: str(getattr(identity, name.lower())) for name in _IDENTITY}
+
+
+def master(environ: Mapping[str, str]) -> str:
+    """The host of torch.distributed's store, empty if nobody named it."""
+    return environ.get("MASTER_ADDR", "") if environ.get("MASTER_PORT") else ""
+
+
+def without_proxy(environ: Mapping[str, str], host: str) -> dict[str, str]:
+    """The variables that keep what goes to a host off the proxies, if there are any."""
+    if not any(environ.get(name) or environ.get(name.upper()) for name in _PROXIES):
+        return {}
+    names = ("no_proxy", "NO_PROXY", "no_grpc_proxy")
+    return {name: ",".join(filter(None, [environ.get(name), host])) for name in names}
+
+
 def for_rank(
     topology: Topology,
     rank: Rank,

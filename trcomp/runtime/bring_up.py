@@ -3,6 +3,7 @@
 from trcomp.runtime import (
     accelerator,
     amp,
+    ddp,
     device_module,
     exchange,
     fallback,
@@ -11,8 +12,10 @@ from trcomp.runtime import (
     layouts,
     modules,
     ops,
+    process_groups,
     recompute,
     serialization,
+    stores,
     streams,
 )
 from trcomp.runtime.dispatch import register_rules
@@ -28,11 +31,14 @@ register_rules()
 fallback.register()
 accelerator.register()
 amp.register()
+ddp.register()
 exchange.register()
 generators.register()
 grad_scaler.register()
 layouts.register()
 modules.register()
+process_groups.register()
 recompute.register()
 serialization.register()
+stores.register()
 streams.register()

@@ -8,9 +8,11 @@ from __future__ import annotations
 import atexit
 import ctypes
 import os
+import socket
 import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +20,11 @@ import jax
 
 # The public API has no key-value store and no barrier that works without devices.
 from jax._src.distributed import global_state
+from torch._C._distributed_c10d import PrefixStore, Store
+from torch.distributed.rendezvous import rendezvous as torch_rendezvous
 
 from trcomp import flags
-from trcomp.env import variables
+from trcomp.env import gpus, variables
 from trcomp.errors import DeviceError
 
 _HEARTBEAT_SECONDS = 20
@@ -36,8 +40,11 @@ _NOTICE_SECONDS = 60
 """How long a rank that has ended waits for another before it says so."""
 
 
-def join() -> None:
+def join(store: Store | None = None) -> None:
     """Join the other ranks, unless this process has; comes before the XLA client starts.
+
+    Args:
+        store: Where the ranks can leave word for each other, if nobody told them where to meet.
 
     Raises:
         DeviceError: The process has a rank among several but nobody said where they meet, or the
@@ -46,14 +53,16 @@ def join() -> None:
     identity = variables.identity(os.environ)
     if identity.world_size == 1 or global_state.client is not None:
         return
-    coordinator = flags.COORDINATOR.get()
+    coordinator = flags.COORDINATOR.get() or _agreed_coordinator(identity, store)
     if not coordinator:
         raise DeviceError(
             f"This is rank {identity.rank} of {identity.world_size}, but "
             f"{flags.COORDINATOR.name} does not say where the ranks meet.",
-            f"Start the script through trcomp, or set {flags.COORDINATOR.name}=address:port, the "
-            "same on every rank, an address of rank 0's host.",
+            "Start the script through trcomp or torchrun, or set "
+            f"{flags.COORDINATOR.name}=address:port, the same on every rank, an address of rank "
+            "0's host.",
         )
+    _Joined.coordinator = coordinator
     # Registered after JAX's own, which waits for the other ranks, so it is called before it.
     atexit.register(_leave)
     jax.config.update("jax_num_cpu_devices", 1)
@@ -64,6 +73,7 @@ def join() -> None:
             coordinator,
             identity.world_size,
             identity.rank,
+            _own_gpu(identity),
             cluster_detection_method="deactivate",
             initialization_timeout=_JOIN_SECONDS,
             heartbeat_timeout_seconds=_HEARTBEAT_SECONDS,
@@ -75,6 +85,64 @@ def join() -> None:
             f"{_JOIN_SECONDS} s: {error}",
             "See the other ranks' logs: one may have failed, or its host cannot be reached.",
         ) from error
+
+
+class _Joined:
+    coordinator = ""
+    """Where the ranks have met."""
+    store: Any = None
+    """Rank 0 may serve it: it must outlive the meeting."""
+
+
+def _agreed_coordinator(identity: variables.Identity, store: Store | None) -> str:
+    """Where ranks meet that trcomp did not start: rank 0 says so over the store of torchrun's."""
+    master = variables.master(os.environ)
+    if store is None:
+        if not master:
+            return ""
+        found = torch_rendezvous("env://", identity.rank, identity.world_size)
+        store = _Joined.store = next(iter(found))[0]
+    store = PrefixStore("trcomp", store)
+    if identity.rank == 0:
+        host = master or socket.gethostname()
+        with socket.socket() as probe:
+            probe.bind(("", 0))
+            store.set("coordinator", f"{host}:{probe.getsockname()[1]}")
+    coordinator = store.get("coordinator").decode()
+    # gRPC would send the ranks' own traffic to a proxy that is meant for downloads.
+    os.environ.update(variables.without_proxy(os.environ, coordinator.rpartition(":")[0]))
+    return coordinator
+
+
+def _own_gpu(identity: variables.Identity) -> list[int] | None:
+    """The GPU of a rank that sees all of its host's; None where trcomp has chosen."""
+    if flags.COORDINATOR.get() or len(gpus.found(os.environ)) < 2:
+        return None
+    return [identity.local_rank]
+
+
+def coordinator_host() -> str:
+    """The host that the ranks meet at: rank 0's."""
+    join()
+    return _Joined.coordinator.rpartition(":")[0]
+
+
+def has_rank() -> bool:
+    """Whether someone gave this process a rank."""
+    return variables.has_identity(os.environ)
+
+
+def take_rank(rank: int, world_size: int, hosts: Sequence[str]) -> None:
+    """Be a rank from here on.
+
+    Args:
+        rank: This process among all.
+        world_size: All.
+        hosts: The host of each rank.
+    """
+    here = [peer for peer, host in enumerate(hosts) if host == hosts[rank]]
+    identity = variables.Identity(rank, world_size, here.index(rank), len(here))
+    os.environ.update(variables.identifying(identity))
 
 
 def abandon() -> None:

@@ -202,6 +202,16 @@ def owe(value: Value) -> None:
     _owed.append(value)
 
 
+def owes() -> bool:
+    """Whether collectives are pending: other ranks may be waiting for this one to run them."""
+    return bool(_owed)
+
+
+def tick() -> int:
+    """A number above that of every node so far and below that of every later one."""
+    return next(_seq)
+
+
 class NothingToComputeError(Exception):
     """A value was asked for while recording apart, where there are none."""
 

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 from trcomp.env import variables
-from trcomp.runtime import closures, reductions
+from trcomp.runtime import closures, reductions, stores
 from trcomp.runtime.batches import map_tensors
 from trcomp.runtime.buckets import plan_buckets
 from trcomp.runtime.metrics import counters, metrics, metrics_report
@@ -53,6 +53,9 @@ _REDUCTIONS = {
     "or": dist.ReduceOp.BOR,
     "xor": dist.ReduceOp.BXOR,
 }
+
+
+stores.register()
 
 
 def rank() -> int:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import jax.numpy as jnp
@@ -87,6 +89,28 @@ def as_strided_(
     return storage.relayout(self, self.untyped_storage(), view)
 
 
+class _Counts:
+    on_host = False
+
+    @classmethod
+    def holds(cls, dtype: torch.dtype | None) -> bool:
+        return cls.on_host and dtype in (torch.int32, torch.int64)
+
+
+@contextlib.contextmanager
+def counts_on_host() -> Iterator[None]:
+    """Have new tensors of integers made on the host.
+
+    What torch's own C++ counts among ranks while it sets itself up is read at once: on the device
+    each such count would be a graph of its own.
+    """
+    before, _Counts.on_host = _Counts.on_host, True
+    try:
+        yield
+    finally:
+        _Counts.on_host = before
+
+
 @implements("empty.memory_format")
 def empty(
     size: list[int],
@@ -100,6 +124,8 @@ def empty(
     """A new tensor. Its elements are zero: XLA has no uninitialised memory."""
     if device is not None:
         check_index(device)
+    if _Counts.holds(dtype):
+        return torch.empty(size, dtype=dtype)
     if memory_format in (None, torch.contiguous_format, torch.preserve_format):
         return _allocate(tuple(size), None, dtype)
     like = torch.empty(size, device="meta", memory_format=memory_format)
@@ -119,6 +145,8 @@ def empty_strided(
     """A new tensor with the given strides."""
     if device is not None:
         check_index(device)
+    if _Counts.holds(dtype):
+        return torch.empty_strided(size, stride, dtype=dtype)
     return _allocate(tuple(size), tuple(stride), dtype)
 
 
@@ -235,6 +263,8 @@ def _to_copy(
     """`.to`: another dtype on the device, or a copy on the host."""
     target = DEVICE if device is None else device
     if not is_on_device(self):
+        if _Counts.holds(self.dtype):
+            return self.to(dtype or self.dtype, copy=True)
         return to_device(self if dtype is None else self.to(dtype), memory_format=memory_format)
     if target.type == NAME:
         return _clone_as(self, dtype or self.dtype, memory_format)
@@ -259,6 +289,12 @@ def _clone_as(
     self = without_marks(self)
     out = output(tuple(self.size()), dtype, storage.stride_as(self, memory_format))
     return record("trcomp::copy", (self,), [out])[0]
+
+
+@implements("lift_fresh_copy")
+def lift_fresh_copy(self: torch.Tensor) -> torch.Tensor:
+    """A copy of a tensor that a traced graph holds as a constant."""
+    return clone(self)
 
 
 @implements("copy")

@@ -1,0 +1,95 @@
+"""Registers the c10d backend and how its ranks meet: whose rank this is, `xla://`, the store."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+from torch._C._distributed_c10d import HashStore, Store, TCPStore
+from torch.distributed.distributed_c10d import Backend
+from torch.distributed.rendezvous import register_rendezvous_handler
+
+from trcomp.errors import DeviceError
+from trcomp.runtime import distributed
+from trcomp.runtime.device import NAME, Process
+from trcomp.runtime.process_group import XlaProcessGroup
+
+_STORE_SECONDS = 300
+
+
+def create(options: Any, backend_options: Any = None) -> XlaProcessGroup:
+    """The group that `init_process_group` or `new_group` asks for.
+
+    Raises:
+        DeviceError: It contradicts what this process is already.
+    """
+    return make(
+        XlaProcessGroup,
+        options.store,
+        options.group_rank,
+        options.group_size,
+        options.global_ranks_in_group,
+        options.timeout,
+    )
+
+
+def make(
+    cls: type[XlaProcessGroup],
+    store: Store,
+    rank: int,
+    size: int,
+    ranks: list[int],
+    timeout: timedelta,
+) -> XlaProcessGroup:
+    """A group of these ranks, all of the job's if none are named; the first one joins the ranks."""
+    if not ranks:
+        _become(rank, size, store)
+    return cls(store, rank, size, ranks, timeout)
+
+
+def _become(rank: int, size: int, store: Store) -> None:
+    """Take the rank that a script gives this process, and join the others."""
+    if not distributed.has_rank():
+        if Process.started and size > 1:
+            raise DeviceError(
+                f"This process becomes rank {rank} of {size}, but it has used the xla device "
+                "alone before.",
+                "Call init_process_group before anything touches the device.",
+            )
+        distributed.take_rank(rank, size, _names(rank, size, store))
+    elif (distributed.rank(), distributed.world_size()) != (rank, size):
+        raise DeviceError(
+            f"init_process_group got rank={rank}, world_size={size}; this process is rank "
+            f"{distributed.rank()} of {distributed.world_size()} already.",
+            "Leave rank and world_size out; torch.distributed.new_group makes smaller groups.",
+        )
+    distributed.join(store)
+
+
+def _names(rank: int, size: int, store: Store) -> list[str]:
+    """The host of each rank."""
+    store.set(f"host/{rank}", socket.gethostname())
+    return [store.get(f"host/{peer}").decode() for peer in range(size)]
+
+
+def _meet(
+    url: str, timeout: timedelta = timedelta(seconds=_STORE_SECONDS), **options: Any
+) -> Iterator[tuple[Store, int, int]]:
+    """`init_method="xla://"`: rank 0 opens a store and tells the others where."""
+    rank, size = distributed.rank(), distributed.world_size()
+    if size == 1:
+        yield HashStore(), rank, size
+        return
+    host = distributed.coordinator_host()
+    store = TCPStore(host, 0, size, True, timeout, False) if rank == 0 else None
+    port = b"" if store is None else str(store.port).encode()
+    port = distributed.rendezvous("xla://", port)[0]
+    yield store or TCPStore(host, int(port), size, False, timeout), rank, size
+
+
+def register() -> None:
+    """Make "xla" a backend of torch.distributed and "xla://" a way to meet."""
+    Backend.register_backend(NAME, create, extended_api=True, devices=[NAME])
+    register_rendezvous_handler(NAME, _meet)
