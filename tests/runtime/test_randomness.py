@@ -286,3 +286,16 @@ def test_a_checkpoint_can_be_differentiated_twice() -> None:
     (first,) = torch.autograd.grad(y, x, create_graph=True)
     (second,) = torch.autograd.grad(first.sum(), x)
     torch.testing.assert_close(second.cpu(), (2 * x.cos() - x * x.sin()).detach().cpu())
+
+
+def test_the_place_in_the_stream_is_one_number_and_asking_for_it_draws_nothing() -> None:
+    torch.manual_seed(5)
+    torch.rand(3, device=DEVICE)
+    place, state = rt.take_rng_state(), xla.get_rng_state()
+    assert rt.take_rng_state() == place
+    assert int(torch.tensor(place)) == place, "frameworks keep it in an int64 tensor"
+    draws = torch.rand(3, device=DEVICE).tolist(), torch.rand(3, device=DEVICE).tolist()
+    rt.manual_seed(place)
+    assert torch.rand(3, device=DEVICE).tolist() == draws[0]
+    xla.set_rng_state(state)
+    assert (torch.rand(3, device=DEVICE).tolist(), torch.rand(3, device=DEVICE).tolist()) == draws

@@ -65,7 +65,5 @@ def settle() -> None:
 
 
 def take_rng_state() -> int:
-    """A number that `manual_seed` takes to repeat what is drawn from here on."""
-    state = rng.next_key() & (2**63 - 1)
-    manual_seed(state)
-    return state
+    """A number that `manual_seed` takes to repeat what is drawn from here on; draws nothing."""
+    return rng.rest_seed()
