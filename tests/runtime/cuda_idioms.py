@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import io
 import json
 import sys
 import tempfile
+import traceback
 import warnings
 from pathlib import Path
 from typing import Any
@@ -382,21 +382,22 @@ IDIOMS = [
 
 
 def main() -> None:
-    """Print what each idiom gives, or why it failed."""
+    """Print what each function gives, or why it failed; with `--checks`, also the checks."""
     warnings.simplefilter("ignore", FutureWarning)
+    functions: list[Any] = list(IDIOMS)
+    if "--checks" in sys.argv:
+        from tests.runtime.cuda_checks import CHECKS
+
+        functions += CHECKS
+    wanted = [word for word in sys.argv[1:] if not word.startswith("--")]
     results: dict[str, Any] = {}
-    wanted = sys.argv[1:]
-    for idiom in IDIOMS:
-        if wanted and idiom.__name__ not in wanted:
+    for function in functions:
+        if wanted and function.__name__ not in wanted:
             continue
         try:
-            results[idiom.__name__] = idiom()
+            results[function.__name__] = function() or {}
         except Exception:
-            import traceback
-
-            text = io.StringIO()
-            traceback.print_exc(file=text)
-            results[idiom.__name__] = {"error": text.getvalue()}
+            results[function.__name__] = {"error": traceback.format_exc()}
     print("RESULTS " + json.dumps(results))
 
 
