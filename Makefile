@@ -50,6 +50,7 @@ bench: $(STAMP)
 docs: $(STAMP)
 	$(BIN)/python -m docs.generate
 	$(BIN)/python -m docs.environment
+	$(BIN)/python -m docs.torch_xla_names
 
 clean:
 	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

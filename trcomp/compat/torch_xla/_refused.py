@@ -109,6 +109,12 @@ def is_package(module: str) -> bool:
     return any(name.startswith(f"{module}.") for name in _BY_MODULE)
 
 
+def internal(name: str) -> type:
+    """A class in place of a part that torch_xla's own implementation is made of."""
+    why = "it is a part of another implementation"
+    return refused(name, why, "Use the functions of its module that scripts call.")
+
+
 def refused(name: str, why: str, instead: str) -> type:
     """A class in place of a class or a function: using it says why it is not there."""
 

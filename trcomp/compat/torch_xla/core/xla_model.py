@@ -14,6 +14,7 @@ from trcomp.runtime import closures
 from .. import runtime
 from .._deprecated import replaced_by
 from .._missing import missing
+from .._refused import internal
 from ..debug.metrics_saver import save_metrics
 from ..utils import utils as xu
 from ._arena import ToXlaTensorArena, check_view_sharing
@@ -104,6 +105,9 @@ __all__ = [
 ]
 
 __getattr__ = missing(__name__)
+
+DeviceContext = internal("torch_xla.core.xla_model.DeviceContext")
+XLA_LIB = internal("torch_xla.core.xla_model.XLA_LIB")
 
 
 # Devices.

@@ -26,6 +26,7 @@ class _Session:
     """What runs in this process: a server, a trace of torch's profiler (without XLA)."""
 
     port: int | None = None
+    marks_steps = False
     server: Any = None
     plain: Any = None
 
@@ -162,6 +163,11 @@ class StepTrace(Trace):
 
     _is_step = True
 
+    def __enter__(self) -> StepTrace:
+        set_tracer_marked_step(True)
+        super().__enter__()
+        return self
+
     def __exit__(
         self,
         kind: type[BaseException] | None,
@@ -171,6 +177,16 @@ class StepTrace(Trace):
         if value is None:
             rt.sync()
         super().__exit__(kind, value, traceback)
+
+
+def set_tracer_marked_step(value: bool) -> None:
+    """Note whether the script marks its steps in traces."""
+    _Session.marks_steps = value
+
+
+def get_tracer_marked_step() -> bool:
+    """Whether the script marks its steps in traces: it has used `StepTrace`."""
+    return _Session.marks_steps
 
 
 def trace_me(scope: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -9,6 +9,13 @@ import torch
 
 import trcomp.runtime as rt
 
+from .._missing import missing
+from .._refused import internal
+
+__getattr__ = missing(__name__)
+
+PerDeviceQueue = internal("torch_xla.distributed.parallel_loader.PerDeviceQueue")
+
 
 class MpDeviceLoader(rt.DeviceLoader):
     """A loader whose batches lie on this rank's device, and a step mark after each.
@@ -33,6 +40,10 @@ class MpDeviceLoader(rt.DeviceLoader):
         super().__init__(loader, device, device_prefetch_size, batches_per_execution)
 
 
+PerDeviceLoader = MpDeviceLoader
+"""What `ParallelLoader.per_device_loader` gives."""
+
+
 class ParallelLoader:
     """The older spelling: a loader for the devices of this process, of which there is one."""
 
@@ -42,3 +53,10 @@ class ParallelLoader:
     def per_device_loader(self, device: Any) -> MpDeviceLoader:
         """The loader of one of the devices."""
         return self._loaders[torch.device(device)]
+
+    def per_device_samples(self) -> int:
+        """Batches of each device."""
+        return len(next(iter(self._loaders.values())))
+
+    def close(self) -> None:
+        """Nothing to end: each iteration ends its own thread."""

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from .._missing import missing
-from .._refused import refused
+from .._refused import internal, refused
 
 __getattr__ = missing(__name__)
 
@@ -16,6 +16,10 @@ j2t_autograd = refused(
     "j2t_autograd",
     "JAX functions cannot be called on the device's tensors",
     "Write the function with torch's operators.",
+)
+make_fake_inputs = internal("torch_xla.experimental.assume_pure.make_fake_inputs")
+prepare_computation_inputs = internal(
+    "torch_xla.experimental.assume_pure.prepare_computation_inputs"
 )
 
 

@@ -8,8 +8,13 @@ from typing import Any
 import torch
 
 from .._missing import missing
+from .._refused import internal
 
 __getattr__ = missing(__name__)
+
+_HERE = "torch_xla.experimental.gradient_accumulation"
+GradientAccumulationContext = internal(f"{_HERE}.GradientAccumulationContext")
+XlaBuildHelper = internal(f"{_HERE}.XlaBuildHelper")
 
 
 def gradient_accumulation(

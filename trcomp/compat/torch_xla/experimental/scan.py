@@ -9,8 +9,18 @@ import torch
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from .._missing import missing
+from .._refused import internal
 
 __getattr__ = missing(__name__)
+
+Builder, Scan, dynamic_slice, dynamic_update_slice, split, tree_flatten_none = (
+    internal(f"torch_xla.experimental.scan.{name}")
+    for name in (
+        *("Builder", "Scan", "dynamic_slice", "dynamic_update_slice"),
+        *("split", "tree_flatten_none"),
+    )
+)
+value_and_grad_partitioned = internal("torch_xla.experimental.scan.value_and_grad_partitioned")
 
 
 def scan(

@@ -9,10 +9,13 @@ from torch.utils.checkpoint import CheckpointFunction, get_device_states, set_de
 from torch.utils.checkpoint import checkpoint as _checkpoint
 
 from .._missing import missing
+from .._refused import internal
 
 __all__ = ["CheckpointFunction", "checkpoint", "get_device_states", "set_device_states"]
 
 __getattr__ = missing(__name__)
+
+CheckpointStatus = internal("torch_xla.utils.checkpoint.CheckpointStatus")
 
 
 def checkpoint(
