@@ -371,3 +371,18 @@ def test_walking_along_a_computed_tensor_compiles_nothing_more() -> None:
     flat = torch.arange(24.0).reshape(6, 4)
     expected = flat.sum(1) * torch.arange(24.0).reshape(12, 2)[:6, 1]
     torch.testing.assert_close(kept.cpu(), expected)
+
+
+def test_walking_along_an_inner_dimension_compiles_nothing_more() -> None:
+    host, cache = torch.zeros(2, 3, 7, 4), torch.zeros(2, 3, 7, 4).to(DEVICE)
+    keys = torch.arange(48.0).view(2, 3, 8)
+    rt.sync()
+    compiles = []
+    for i in range(6):
+        for base, source in ((host, keys), (cache, keys.to(DEVICE))):
+            base[:, :, i] = source[:, :, 2:6] + i
+            base[:, 1, i, 1:3] *= base[:, 0, i : i + 1, 2]
+        rt.sync()
+        compiles.append(rt.metrics()["compiles"])
+    assert compiles[1:] == [compiles[1]] * 5
+    assert torch.equal(cache.cpu(), host)

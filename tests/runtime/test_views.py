@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -257,3 +258,38 @@ def test_slices_transposes_reshapes_and_broadcasts_need_no_gather(
     assert torch.equal(seen.cpu(), view(host) + 1)
     assert torch.equal(device.cpu(), host)
     assert rt.metrics()["gathers"] == before
+
+
+@st.composite
+def parts(draw: Draw) -> tuple[tuple[int, ...], tuple[slice | int, ...], tuple[slice | int, ...]]:
+    """A size, and two parts of equal size of a tensor of it."""
+    size, left, right = [], [], []
+    for _ in range(draw(st.integers(1, 4))):
+        extent = draw(st.integers(1, 5))
+        size.append(extent)
+        if draw(st.booleans()):
+            left.append(draw(st.integers(0, extent - 1)))
+            right.append(draw(st.integers(0, extent - 1)))
+            continue
+        count, step = draw(st.integers(1, extent)), draw(st.integers(1, 2))
+        count = min(count, (extent - 1) // step + 1)
+        for part in (left, right):
+            first = draw(st.integers(0, extent - 1 - (count - 1) * step))
+            part.append(slice(first, first + (count - 1) * step + 1, step))
+    return tuple(size), tuple(left), tuple(right)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(parts(), st.booleans())
+def test_parts_anywhere_of_what_is_computed_are_read_and_written(
+    drawn: tuple[Any, Any, Any], turned: bool
+) -> None:
+    size, left, right = drawn
+    host = torch.arange(math.prod(size), dtype=torch.float32).view(size)
+    device = host.to("xla")
+    rt.sync()
+    for base in (host, device):
+        seen, target = base[left], base[right]
+        order = sorted(range(seen.dim()), reverse=turned)
+        target.permute(order).copy_(seen.permute(order) * 2 - 1)
+    assert torch.equal(device.cpu(), host)

@@ -21,7 +21,7 @@ from trcomp.runtime import client, dump, persistent, views
 from trcomp.runtime.bodies import ARGUMENT, REGION, Body, Constant
 from trcomp.runtime.dtypes import TO_JAX, Scalar, cast, opmath
 from trcomp.runtime.graph import Graph, Place
-from trcomp.runtime.ir import Block, Node, ScalarSlot, Signature, TensorSlot, View
+from trcomp.runtime.ir import Node, Placed, ScalarSlot, Signature, TensorSlot, View
 from trcomp.runtime.metrics import counters
 from trcomp.runtime.ordering import after
 from trcomp.runtime.samples import note
@@ -141,11 +141,11 @@ class _Lowering:
         node, index = place
         return self._leaves[index] if node < 0 else self._results[node][index]
 
-    def _read(self, place: Place, view: View | Block | None, numbers: Sequence[Any]) -> jax.Array:
+    def _read(self, place: Place, view: View | Placed | None, numbers: Sequence[Any]) -> jax.Array:
         if view is None:
             return self._at(place)
-        if isinstance(view, Block):
-            return views.read_block(self._at(place), view.view, numbers[view.offset.number])
+        if isinstance(view, Placed):
+            return views.read_at(self._at(place), view.view, numbers[view.offset.number])
         known = self._reads.get((place, view))
         if known is None:
             known = self._reads[place, view] = views.read(self._at(place), view)
@@ -163,7 +163,7 @@ class _Lowering:
         ]
         if signature.rule is REGION:
             return self._open(signature.arguments[0], operands, numbers)
-        if signature.rule.collective and self._reduced is not None:
+        if signature.rule.collective:
             operands[0] = after(operands[0], self._reduced)
 
         def resolve(argument: Any) -> Any:

@@ -33,7 +33,7 @@ class View(NamedTuple):
     dtype: torch.dtype
 
 
-class Block(NamedTuple):
+class Placed(NamedTuple):
     """A view whose place is an input of the graph: `view` as it would lie at the start."""
 
     view: View
@@ -75,7 +75,7 @@ class Signature:
         rule: Rule,
         arguments: tuple[Any, ...],
         keywords: dict[str, Any],
-        views: tuple[View | Block | None, ...],
+        views: tuple[View | Placed | None, ...],
         outputs: tuple[Output | None, ...],
         compute: tuple[torch.dtype, ...] | None = None,
         present: tuple[bool, ...] | None = None,

@@ -13,10 +13,10 @@ import torch
 from trcomp.runtime import storage
 from trcomp.runtime.device import DEVICE, Process, check_fork, is_on_device
 from trcomp.runtime.ir import (
-    Block,
     Buffer,
     Node,
     Output,
+    Placed,
     ScalarSlot,
     Signature,
     TensorSlot,
@@ -25,6 +25,7 @@ from trcomp.runtime.ir import (
 )
 from trcomp.runtime.metrics import counters
 from trcomp.runtime.ops.registry import RULES
+from trcomp.runtime.windows import find_window, is_injective
 
 Source = tuple[Node | Buffer, int]
 
@@ -99,13 +100,18 @@ class Call:
 def lifts_offset(tensor: torch.Tensor, value: Value) -> bool:
     """Whether where a tensor begins is an input of the graph, which then serves all such places.
 
-    It is for a row-major part, or a broadcast of one, of what is computed already: a script may
-    walk along it, batch by batch or time by time. Within a graph, XLA makes more of a place that it
-    knows.
+    It is for a rectangular part, or a broadcast of one, of what is computed already, apart from
+    other such parts that were written: a script may walk along it, batch by batch or time by time.
+    Within a graph, XLA makes more of a place that it knows.
     """
-    if value.node is not None or not tensor.storage_offset():
+    offset: Any = tensor.storage_offset()
+    if value.node is not None and value.node.signature.rule.name != "trcomp::write_at":
         return False
-    return tensor.is_contiguous() or storage.is_broadcast_block(tensor.size(), tensor.stride())
+    if not offset or not tensor.numel():
+        return False
+    num_elements = tensor.untyped_storage().nbytes() // tensor.element_size()
+    window = find_window(tensor.size(), tensor.stride(), num_elements)
+    return window is not None and window.start(offset) is not None
 
 
 def all_equal(numbers: Sequence[Any]) -> bool:
@@ -137,7 +143,7 @@ class Slots:
     """A call's arguments with slots in place of operands and lifted numbers; mirrors `Call`."""
 
     def __init__(self) -> None:
-        self.views: list[View | Block | None] = []
+        self.views: list[View | Placed | None] = []
         self._num_scalars = 0
 
     def tensor(self, tensor: Any) -> Any:
@@ -147,7 +153,7 @@ class Slots:
             return self.number(*as_number(tensor))
         view = storage.view_of(tensor)
         if lifts_offset(tensor, storage.value_of(tensor)):
-            self.views.append(Block(view._replace(offset=0), self.number(view.offset)))
+            self.views.append(Placed(view._replace(offset=0), self.number(view.offset)))
         else:
             self.views.append(view)
         return TensorSlot(len(self.views) - 1)
@@ -207,9 +213,9 @@ def put_back(tensor: torch.Tensor, node: Node, index: int) -> None:
 def write(tensor: torch.Tensor, update: torch.Tensor) -> None:
     """Copy a device tensor of the same size into another, which may be any view."""
     view = storage.view_of(tensor)
-    if tensor.is_contiguous() and lifts_offset(tensor, storage.value_of(tensor)):
-        arguments = (Stored(tensor), update, view.dtype, Lifted(view.offset))
-        node = emit("trcomp::write_block", arguments, [None])
+    if lifts_offset(tensor, storage.value_of(tensor)) and is_injective(view.size, view.stride):
+        arguments = (Stored(tensor), update, view._replace(offset=0), Lifted(view.offset))
+        node = emit("trcomp::write_at", arguments, [None])
     else:
         node = emit("trcomp::write", (Stored(tensor), update, view), [None])
     tensor.untyped_storage().value = Value(node, 0)  # type: ignore[attr-defined]

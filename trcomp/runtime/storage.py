@@ -122,13 +122,6 @@ def dense_stride(size: tuple[int, ...], stride: tuple[int, ...]) -> tuple[int, .
     return torch.empty_like(torch.empty_strided(size, stride, device="meta")).stride()
 
 
-def is_broadcast_block(size: tuple[int, ...], stride: tuple[int, ...]) -> bool:
-    """Whether a row-major block is seen, along some dimensions (of stride 0) repeatedly."""
-    real = [(n, s) for n, s in zip(size, stride, strict=True) if s and n != 1]
-    steps = contiguous_stride(tuple(n for n, _ in real))
-    return all(step == s for step, (_, s) in zip(steps, real, strict=True))
-
-
 def stride_as(tensor: torch.Tensor, memory_format: torch.memory_format | None) -> tuple[int, ...]:
     """The strides of a copy of `tensor`: its own if they are dense, or those asked for."""
     size = tuple(tensor.size())

@@ -3,70 +3,19 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import torch
 from jax import lax
 
 from trcomp.runtime.dtypes import TO_JAX
 from trcomp.runtime.ir import Output, View
 from trcomp.runtime.metrics import counters
 from trcomp.runtime.storage import contiguous_stride, storage_order
-
-
-class Window(NamedTuple):
-    """A view as a rectangular slice of the flat storage seen in another shape.
-
-    `storage.reshape(shape)[start:stop]`, without the axes of extent one, holds the view's elements;
-    `order` lists the view's own dimensions in the order of those axes.
-    """
-
-    shape: tuple[int, ...]
-    start: tuple[int, ...]
-    stop: tuple[int, ...]
-    order: tuple[int, ...]
-
-
-def find_window(view: View, num_elements: int) -> Window | None:
-    """The window that a view is, or None if it is not one.
-
-    A view is a window if its strides, largest first, divide one another and the storage, and no
-    dimension runs across the end of the next larger one. Dimensions that follow on without a gap
-    count as one: a row of 196 may be seen as 14 by 14 where the storage's rows have 197.
-    """
-    real = [d for d, (n, s) in enumerate(zip(view.size, view.stride, strict=True)) if n != 1 and s]
-    order = sorted(real, key=lambda d: -view.stride[d])
-    left, remaining = num_elements, view.offset
-    shape: list[int] = []
-    start: list[int] = []
-    stop: list[int] = []
-    for count, step in _runs([(view.size[d], view.stride[d]) for d in order]):
-        if step <= 0 or left % step:
-            return None
-        extent, (first, remaining) = left // step, divmod(remaining, step)
-        if first + count > extent:
-            return None
-        shape.append(extent)
-        start.append(first)
-        stop.append(first + count)
-        left = step
-    if remaining >= left:
-        return None
-    return Window((*shape, left), (*start, remaining), (*stop, remaining + 1), tuple(order))
-
-
-def _runs(dimensions: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """(extent, stride) per dimension, outermost first, joined where one follows on the next."""
-    runs: list[tuple[int, int]] = []
-    for count, step in dimensions:
-        if runs and runs[-1][1] == step * count:
-            runs[-1] = (runs[-1][0] * count, step)
-        else:
-            runs.append((count, step))
-    return runs
+from trcomp.runtime.windows import Window, find_window, is_injective, unravel
 
 
 def _indices(view: View) -> np.ndarray[Any, Any]:
@@ -119,13 +68,19 @@ def read(stored: jax.Array, view: View) -> jax.Array:
         stored = _as_dtype(stored.reshape(-1), dtype)
     if not view.offset and count == stored.size and view.stride == contiguous_stride(view.size):
         return stored.reshape(view.size)
-    window = find_window(view, stored.size)
-    if window is None:
+    window = find_window(view.size, view.stride, stored.size)
+    start = window and window.start(view.offset)
+    if window is None or start is None:
         counters.gathers += 1
         return stored.reshape(-1)[_indices(view)]
     part = stored.reshape(window.shape)
-    if any(window.start) or window.stop != window.shape:
-        part = lax.slice(part, window.start, window.stop)
+    if window.extent != window.shape:
+        part = lax.slice(part, start, [a + n for a, n in zip(start, window.extent, strict=True)])
+    return _seen(part, window, view)
+
+
+def _seen(part: jax.Array, window: Window, view: View) -> jax.Array:
+    """A window's elements in the view's own dimensions, those of stride 0 repeated."""
     part = part.reshape([view.size[d] for d in window.order])
     part = part.transpose([window.order.index(d) for d in sorted(window.order)])
     kept = set(window.order)
@@ -133,25 +88,44 @@ def read(stored: jax.Array, view: View) -> jax.Array:
     return jnp.broadcast_to(part, view.size)
 
 
-def read_block(stored: jax.Array, view: View, offset: Any) -> jax.Array:
+def read_at(stored: jax.Array, view: View, offset: Any) -> jax.Array:
     """`read` of a view that begins at `offset`, a number that the graph computes with.
 
     Args:
         stored: What the storage holds.
-        view: A row-major block or a broadcast of one, as it would lie at the start.
+        view: A window, as it would lie at the start.
         offset: Place of its first element.
     """
-    count = math.prod(n for n, step in zip(view.size, view.stride, strict=True) if step)
     flat = _as_dtype(stored.reshape(-1), TO_JAX[view.dtype])
-    return read(lax.dynamic_slice(flat, (offset,), (count,)), view)
+    window = _window(view, flat.size)
+    start = unravel(offset, window.shape)
+    return _seen(lax.dynamic_slice(flat.reshape(window.shape), start, window.extent), window, view)
 
 
-def write_block(stored: jax.Array, update: jax.Array, dtype: torch.dtype, offset: Any) -> Any:
-    """`stored` with the elements from `offset` on replaced by `update`."""
-    flat = _as_dtype(stored.reshape(-1), TO_JAX[dtype])
-    part = lax.convert_element_type(update, TO_JAX[dtype]).reshape(-1)
-    result = lax.dynamic_update_slice(flat, part, (offset,))
-    return _as_dtype(result, np.dtype(stored.dtype)).reshape(stored.shape)
+def write_at(stored: jax.Array, update: jax.Array, view: View, offset: Any) -> jax.Array:
+    """`write` through a view that begins at `offset`, a number that the graph computes with."""
+    flat = _as_dtype(stored.reshape(-1), TO_JAX[view.dtype])
+    window = _window(view, flat.size)
+    start = unravel(offset, window.shape)
+    return _put(stored, flat, lax.convert_element_type(update, flat.dtype), window, start)
+
+
+def _window(view: View, num_elements: int) -> Window:
+    window = find_window(view.size, view.stride, num_elements)
+    assert window is not None
+    return window
+
+
+def _put(
+    stored: jax.Array, flat: jax.Array, update: jax.Array, window: Window, start: Sequence[Any]
+) -> jax.Array:
+    """What a storage holds after a window of it, which begins at `start`, is written."""
+    kept = sorted(window.order)
+    part = update.reshape([update.shape[d] for d in kept])
+    part = part.transpose([kept.index(d) for d in window.order]).reshape(window.extent)
+    if window.extent != window.shape:
+        part = lax.dynamic_update_slice(flat.reshape(window.shape), part, start)
+    return _as_dtype(part.reshape(-1), np.dtype(stored.dtype)).reshape(stored.shape)
 
 
 def write(stored: jax.Array, update: jax.Array, view: View) -> jax.Array:
@@ -167,18 +141,12 @@ def write(stored: jax.Array, update: jax.Array, view: View) -> jax.Array:
     dtype = TO_JAX[view.dtype]
     update = lax.convert_element_type(update, dtype)
     flat = _as_dtype(stored.reshape(-1), dtype)
-    window = find_window(view, flat.size)
-    if window is None or math.prod(view.size) != math.prod(view.size[d] for d in window.order):
-        result = flat.at[_indices(view)].set(update)
-    else:
-        part = update.reshape([view.size[d] for d in sorted(window.order)])
-        part = part.transpose([sorted(window.order).index(d) for d in window.order])
-        extent = [b - a for a, b in zip(window.start, window.stop, strict=True)]
-        part = part.reshape(extent)
-        whole = tuple(extent) == window.shape
-        base = flat.reshape(window.shape)
-        result = part if whole else lax.dynamic_update_slice(base, part, window.start)
-    return _as_dtype(result.reshape(-1), np.dtype(stored.dtype)).reshape(stored.shape)
+    window = find_window(view.size, view.stride, flat.size)
+    start = window and window.start(view.offset)
+    if window is not None and start is not None and is_injective(view.size, view.stride):
+        return _put(stored, flat, update, window, start)
+    result = flat.at[_indices(view)].set(update)
+    return _as_dtype(result, np.dtype(stored.dtype)).reshape(stored.shape)
 
 
 def store(array: jax.Array, out: Output) -> jax.Array:

@@ -43,9 +43,9 @@ def _write(ctx: Any, stored: Any, update: Any, view: View) -> Any:
     return views.write(stored, update, view)
 
 
-@lowers("trcomp::write_block")
-def _write_block(ctx: Any, stored: Any, update: Any, dtype: Any, offset: Any) -> Any:
-    return views.write_block(stored, update, dtype, offset.value)
+@lowers("trcomp::write_at")
+def _write_at(ctx: Any, stored: Any, update: Any, view: View, offset: Any) -> Any:
+    return views.write_at(stored, update, view, offset.value)
 
 
 @lowers("trcomp::expand")
