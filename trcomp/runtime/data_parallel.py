@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import atexit
+import sys
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import torch
 
 from trcomp import flags
 from trcomp.errors import UnsupportedError
-from trcomp.runtime import ir, reductions, storage
+from trcomp.runtime import client, ir, reductions, storage
 from trcomp.runtime.distributed import rank, world_size
 from trcomp.runtime.ops import collectives  # noqa: F401 - registers the rules
 from trcomp.runtime.recording import emit, put_back, tensors_of
 from trcomp.runtime.reductions import Partition
-from trcomp.runtime.sync import sync
+from trcomp.runtime.sync import evaluate, finish, sync
 
 Groups = Sequence[Sequence[int]] | None
 
@@ -256,6 +259,28 @@ def _in_place(name: str, tensors: Sequence[torch.Tensor], *attributes: Any) -> N
     _owe(held[0])
 
 
+def start_owed() -> None:
+    """Start the collectives that are pending; comes before this rank waits for others on the host.
+
+    A peer may be waiting for one of them on its device, and would never come to what is waited for.
+    """
+    if ir.owes():
+        evaluate()
+
+
 def _owe(tensor: torch.Tensor) -> None:
     """The collective runs even if this rank drops what it makes: the others wait for it."""
+    _finish_at_exit()
     ir.owe(storage.value_of(tensor))
+
+
+@cache
+def _finish_at_exit() -> None:
+    """The last collectives of a script may be of use to other ranks alone."""
+    client.start()  # Joining registers how ranks leave, which comes after what is registered later.
+    atexit.register(_finish)
+
+
+def _finish() -> None:
+    if ir.owes() and not hasattr(sys, "last_value"):
+        finish()

@@ -32,11 +32,10 @@ from torch._C._distributed_c10d import (
 from torch.futures import Future
 
 from trcomp.errors import UnsupportedError
-from trcomp.runtime import data_parallel, ir, reductions
+from trcomp.runtime import data_parallel, reductions
 from trcomp.runtime.device import NAME
 from trcomp.runtime.distributed import world_size
 from trcomp.runtime.recording import is_device_tensor
-from trcomp.runtime.sync import evaluate
 
 _REDUCTIONS = {
     ReduceOp.SUM: "sum",
@@ -115,8 +114,9 @@ class XlaProcessGroup(ProcessGroup):
     # Reductions.
 
     @_by_device
-    def allreduce(self, tensors: list[torch.Tensor], opts: Any) -> Work:
-        name, scale = self._reduction(opts.reduceOp)
+    def allreduce(self, tensors: Any, opts: Any = None) -> Work:
+        tensors = _listed(tensors)
+        name, scale = self._reduction(getattr(opts, "reduceOp", opts or ReduceOp(ReduceOp.SUM)))
         data_parallel.reduce_in_place(tensors, name, scale, self._partition)
         return done(tensors)
 
@@ -163,8 +163,10 @@ class XlaProcessGroup(ProcessGroup):
     # What one rank, or each, has for the others.
 
     @_by_device
-    def broadcast(self, tensors: list[torch.Tensor], opts: Any) -> Work:
-        data_parallel.broadcast_in_place(tensors, self._ranks[opts.rootRank], self._partition)
+    def broadcast(self, tensors: Any, opts: Any) -> Work:
+        tensors = _listed(tensors)
+        root = self._ranks[getattr(opts, "rootRank", opts)]
+        data_parallel.broadcast_in_place(tensors, root, self._partition)
         return done(tensors)
 
     @_by_device
@@ -322,8 +324,7 @@ class XlaProcessGroup(ProcessGroup):
 
     def shutdown(self) -> None:
         """Start what is pending and let gloo's connections go."""
-        if ir.owes():
-            evaluate()
+        data_parallel.start_owed()
         self._gloo = None
 
     abort = shutdown
@@ -349,8 +350,7 @@ class _OnHost(Work):
         self._work = work
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        if ir.owes():
-            evaluate()
+        data_parallel.start_owed()
         return self._work.wait() if timeout is None else self._work.wait(timeout)
 
     def is_completed(self) -> bool:
@@ -379,6 +379,11 @@ class _Received(_OnHost):
             tensor.detach().copy_(held)
         self._held, self._tensors = [], []
         return True
+
+
+def _listed(tensors: Any) -> list[torch.Tensor]:
+    """torch's own Python calls some collectives with one tensor."""
+    return [tensors] if isinstance(tensors, torch.Tensor) else tensors
 
 
 def _as_bytes(tensor: torch.Tensor) -> torch.Tensor:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator
 from datetime import timedelta
+from functools import wraps
 from typing import Any
 
 from torch._C._distributed_c10d import HashStore, Store, TCPStore
-from torch.distributed.distributed_c10d import Backend
+from torch.distributed.distributed_c10d import Backend, BackendConfig
 from torch.distributed.rendezvous import register_rendezvous_handler
 
 from trcomp.errors import DeviceError
@@ -25,32 +26,18 @@ def create(options: Any, backend_options: Any = None) -> XlaProcessGroup:
     Raises:
         DeviceError: It contradicts what this process is already.
     """
-    return make(
-        XlaProcessGroup,
-        options.store,
-        options.group_rank,
-        options.group_size,
-        options.global_ranks_in_group,
-        options.timeout,
-    )
-
-
-def make(
-    cls: type[XlaProcessGroup],
-    store: Store,
-    rank: int,
-    size: int,
-    ranks: list[int],
-    timeout: timedelta,
-) -> XlaProcessGroup:
-    """A group of these ranks, all of the job's if none are named; the first one joins the ranks."""
+    rank, size, ranks = options.group_rank, options.group_size, options.global_ranks_in_group
     if not ranks:
-        _become(rank, size, store)
-    return cls(store, rank, size, ranks, timeout)
+        become(rank, size, options.store)
+    return XlaProcessGroup(options.store, rank, size, ranks, options.timeout)
 
 
-def _become(rank: int, size: int, store: Store) -> None:
-    """Take the rank that a script gives this process, and join the others."""
+def become(rank: int, size: int, store: Store) -> None:
+    """Take the rank that a script gives this process, and join the others.
+
+    Raises:
+        DeviceError: The process has another rank, or has used the device alone.
+    """
     if not distributed.has_rank():
         if Process.started and size > 1:
             raise DeviceError(
@@ -89,7 +76,25 @@ def _meet(
     yield store or TCPStore(host, int(port), size, False, timeout), rank, size
 
 
+NAMES = {NAME}
+"""The backends that are this one."""
+
+
+def _register_mixed() -> None:
+    """Let "cpu:gloo,xla:xla" make one group, which has its own gloo; torch would drop its."""
+    initialize = BackendConfig.__init__
+
+    @wraps(initialize)
+    def ours_first(self: BackendConfig, backend: Any) -> None:
+        initialize(self, backend)
+        pairs = self.device_backend_map.items()
+        self.device_backend_map = dict(sorted(pairs, key=lambda pair: pair[1] not in NAMES))
+
+    setattr(BackendConfig, "__init__", ours_first)  # noqa: B010
+
+
 def register() -> None:
     """Make "xla" a backend of torch.distributed and "xla://" a way to meet."""
     Backend.register_backend(NAME, create, extended_api=True, devices=[NAME])
     register_rendezvous_handler(NAME, _meet)
+    _register_mixed()

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import torch
 
-from trcomp.runtime import rng
+from trcomp.runtime import distributed, rng
 from trcomp.runtime.data_parallel import (
     all_gather,
     all_reduce,
     broadcast,
     optimizer_step,
     reduce_gradients,
+    start_owed,
 )
 from trcomp.runtime.device import NAME, Process, check_index
-from trcomp.runtime.distributed import local_rank, rank, rendezvous, world_size
+from trcomp.runtime.distributed import local_rank, rank, world_size
 from trcomp.runtime.loader import DeviceLoader
 from trcomp.runtime.metrics import metrics, metrics_report
 from trcomp.runtime.rng import manual_seed
@@ -54,6 +55,20 @@ def device(index: int | None = None) -> torch.device:
 def device_count() -> int:
     """Devices this process drives: one."""
     return 1
+
+
+def rendezvous(tag: str, payload: bytes = b"") -> list[bytes]:
+    """Wait until every rank is here; the ranks' payloads in order.
+
+    Args:
+        tag: Which meeting it is; every rank names the same ones in the same order.
+        payload: Bytes for the other ranks.
+
+    Raises:
+        DeviceError: A rank did not come.
+    """
+    start_owed()
+    return distributed.rendezvous(tag, payload)
 
 
 def settle() -> None:

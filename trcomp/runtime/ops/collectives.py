@@ -48,7 +48,7 @@ def _in_buckets(
     for bucket in plan_buckets(dtypes, sizes, bucket_bytes):
         members = [tensors[index] for index in bucket]
         whole = jnp.concatenate([tensor.reshape(-1) for tensor in members])
-        flat = collective(whole if flat is None else after(whole, flat))
+        flat = collective(after(whole, flat))
         ends = list(accumulate(tensor.size for tensor in members))[:-1]
         for index, part in zip(bucket, jnp.split(flat, ends), strict=True):
             results[index] = part.reshape(tensors[index].shape)
