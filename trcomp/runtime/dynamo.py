@@ -8,22 +8,26 @@ All that is pending at the step's end is compiled together, so XLA sees the step
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager
+import re
+from bisect import bisect_left
+from collections.abc import Callable, Hashable, Sequence
+from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import torch
 from torch import fx
+from torch._dynamo import trace_rules
 from torch._dynamo.backends.common import aot_autograd
-from torch._functorch._aot_autograd import graph_compile
 from torch._functorch.partitioners import min_cut_rematerialization_partition
-from torch.fx.passes._tensorify_python_scalars import tensorify_python_scalars
 
 from trcomp import flags
 from trcomp.runtime.device import NAME
-from trcomp.runtime.ir import NothingToComputeError
+from trcomp.runtime.ir import Node, NothingToComputeError, tick
+from trcomp.runtime.recording import is_device_tensor, lifts_offset
 from trcomp.runtime.regions import CannotCaptureError, Region, capture, layout
+from trcomp.runtime.storage import value_of
+from trcomp.runtime.traced_optimizers import floats_as_inputs
+from trcomp.runtime.traced_optimizers import register as register_optimizers
 from trcomp.runtime.traced_parts import Part, plan_parts
 from trcomp.runtime.traced_rewrites import keep_keys, part_recomputed
 
@@ -63,7 +67,10 @@ class _PartCall:
         """Name of a node that cannot be part of a region."""
 
     def __call__(self, made: dict[str, Any]) -> dict[str, Any]:
-        results = self._results([made[name] for name in self._part.inputs])
+        arguments = [made[name] for name in self._part.inputs]
+        if self._part.is_region:
+            _detach_places(arguments, self._part.written)
+        results = self._results(arguments)
         return dict(zip(self._part.outputs, results, strict=True))
 
     def _results(self, arguments: list[Any]) -> Sequence[Any]:
@@ -76,7 +83,7 @@ class _PartCall:
         return self._run(arguments) if region is None else region(arguments)
 
     def _capture(self, arguments: list[Any]) -> Region | None:
-        recorder = _Recorder(self._part.module, garbage_collect_values=False)
+        recorder = _Recorder(self._part.module)
         try:
             return capture(lambda given: recorder.run(*given), arguments, recorder.origin)
         except (CannotCaptureError, NothingToComputeError):
@@ -92,10 +99,16 @@ class _PartCall:
 class _Recorder(fx.Interpreter):
     """Runs a part on placeholders and notes which of its nodes records what."""
 
-    failed: str | None = None
-    """The node that could not be recorded."""
+    def __init__(self, module: fx.GraphModule) -> None:
+        super().__init__(module, garbage_collect_values=False)
+        self.failed: str | None = None
+        """The node that could not be recorded."""
+        self._started: list[int] = []
+        self._ran: list[fx.Node] = []
 
     def run_node(self, n: fx.Node) -> Any:
+        self._started.append(tick())
+        self._ran.append(n)
         try:
             with torch._C._DisableAutocast():
                 return super().run_node(n)
@@ -103,8 +116,41 @@ class _Recorder(fx.Interpreter):
             self.failed = n.name
             raise
 
-    def origin(self, node: Any) -> str | None:
-        return None
+    def origin(self, node: Node) -> str | None:
+        """Where in the script a recorded node was called, as a sentence."""
+        place = bisect_left(self._started, node.seq) - 1
+        frame = None if place < 0 else _script_frame(self._ran[place].stack_trace or "")
+        if frame is None:
+            return None
+        path, line, function, code = frame
+        return (
+            f", called at {path}:{line} in {function}: {code}. To go on without it, put "
+            "@torch.compiler.disable on that function: it then runs operator by operator."
+        )
+
+
+_FRAME = re.compile(r'File "(.+?)", line (\d+), in (.+)\n\s*(.*)')
+_TORCH = str(Path(torch.__file__).parent)
+
+
+def _script_frame(trace: str) -> tuple[str, ...] | None:
+    """The innermost frame of a traceback that is not torch's own."""
+    frames = [match.groups() for match in _FRAME.finditer(trace)]
+    outside = [frame for frame in frames if not frame[0].startswith(_TORCH)]
+    return (outside or frames or [None])[-1]
+
+
+def _detach_places(arguments: list[Any], written: frozenset[int]) -> None:
+    """Copy each argument that begins somewhere in a buffer, unless it is written.
+
+    Where it begins is then a number of the copy, and not what the region depends on: a script may
+    walk along a data set.
+    """
+    for i, argument in enumerate(arguments):
+        if i in written or not is_device_tensor(argument) or not argument.storage_offset():
+            continue
+        if lifts_offset(argument, value_of(argument)):
+            arguments[i] = argument.detach().clone()
 
 
 def _key(argument: Any) -> Hashable:
@@ -133,6 +179,10 @@ def _compile_backward(module: fx.GraphModule, inputs: Sequence[Any]) -> Callable
     return compile_traced(module, inputs)
 
 
+for _name in ("trcomp", "jax", "jaxlib"):
+    # Where traced code breaks off, dynamo would go on to trace the device's own kernels.
+    trace_rules.add(_name)
+register_optimizers()
 _through_autograd = aot_autograd(
     fw_compiler=compile_traced,
     bw_compiler=_compile_backward,
@@ -143,22 +193,5 @@ _through_autograd = aot_autograd(
 
 def trcomp(module: fx.GraphModule, inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
     """The backend: `torch.compile(model, backend="trcomp")`."""
-    with _floats_as_inputs():
+    with floats_as_inputs():
         return _through_autograd(module, inputs, **options)
-
-
-@contextmanager
-def _floats_as_inputs() -> Iterator[None]:
-    """Python floats that change from call to call stay floats in graphs that need no gradients.
-
-    torch would make tensors of them, or give up where an operator takes numbers only and compile
-    anew for each value: an optimizer's learning rate.
-    """
-
-    def unless_inference(module: fx.GraphModule, *rest: Any) -> None:
-        names = [node.name for node in module.graph.nodes if node.op == "placeholder"]
-        if any(name.startswith("tangents") for name in names):
-            tensorify_python_scalars(module, *rest)
-
-    with patch.object(graph_compile, "tensorify_python_scalars", unless_inference):
-        yield

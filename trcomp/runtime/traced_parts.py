@@ -36,12 +36,14 @@ class Part:
         inputs: Names of the nodes whose results it takes.
         outputs: Names of the nodes whose results others take.
         is_region: Whether it computes on the device alone.
+        written: Positions of the inputs that it changes in place.
     """
 
     module: fx.GraphModule
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     is_region: bool
+    written: frozenset[int]
 
 
 def plan_parts(module: fx.GraphModule, refused: Collection[str]) -> list[Part]:
@@ -141,4 +143,10 @@ def _part(module: fx.GraphModule, nodes: list[fx.Node], is_region: bool) -> Part
         tuple(n.name for n in inputs),
         tuple(n.name for n in outputs),
         is_region,
+        frozenset(i for i, n in enumerate(inputs) if any(_writes(user, n) for user in nodes)),
     )
+
+
+def _writes(node: fx.Node, target: fx.Node) -> bool:
+    schema = getattr(node.target, "_schema", None)
+    return schema is not None and schema.is_mutable and target in node.all_input_nodes
