@@ -83,6 +83,19 @@ def _total(made: Any) -> torch.Tensor:
     return sum((t.square().sum() for t in tensors), torch.zeros(()).to(tensors[0].device))
 
 
+NAMES = ["trcomp", "openxla", "openxla_eval", "aot_torchxla_trace_once", "torchxla_trace_once"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names_of_the_backend(name: str) -> None:
+    x = torch.randn(4).to(DEVICE).requires_grad_()
+    with Counted() as counted:
+        made = torch.compile(lambda x: (x * 2).relu() + x.exp(), backend=name)(x)
+    assert counted.recorded_nodes == 1
+    made.sum().backward()
+    assert x.grad is not None
+
+
 def mlp() -> nn.Module:
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(6, 8, bias=False), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))

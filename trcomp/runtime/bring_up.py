@@ -3,6 +3,7 @@
 from trcomp.runtime import (
     accelerator,
     amp,
+    compile_backends,
     ddp,
     device_module,
     exchange,
@@ -31,6 +32,7 @@ register_rules()
 fallback.register()
 accelerator.register()
 amp.register()
+compile_backends.register()
 ddp.register()
 exchange.register()
 generators.register()

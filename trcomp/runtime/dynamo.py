@@ -137,7 +137,7 @@ def _script_frame(trace: str) -> tuple[str, ...] | None:
     """The innermost frame of a traceback that is not torch's own."""
     frames = [match.groups() for match in _FRAME.finditer(trace)]
     outside = [frame for frame in frames if not frame[0].startswith(_TORCH)]
-    return (outside or frames or [None])[-1]
+    return next(reversed(outside or frames), None)
 
 
 def _detach_places(arguments: list[Any], written: frozenset[int]) -> None:
@@ -174,6 +174,21 @@ def compile_traced(module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..
     return call
 
 
+def compile_module(module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+    """A traced graph as a function of its inputs, for inference: it takes no part in autograd.
+
+    Args:
+        module: Traced by dynamo, or by AOTAutograd.
+        inputs: As for a backend; only what the module knows of them is used.
+    """
+    call = compile_traced(module, inputs)
+
+    def function(*arguments: Any) -> Any:
+        return call(list(arguments))
+
+    return function
+
+
 def _compile_backward(module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
     part_recomputed(module.graph)
     return compile_traced(module, inputs)
@@ -191,7 +206,12 @@ _through_autograd = aot_autograd(
 )
 
 
-def trcomp(module: fx.GraphModule, inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
-    """The backend: `torch.compile(model, backend="trcomp")`."""
+def compile_differentiable(module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+    """A graph that dynamo traced as a function of its inputs that autograd derives.
+
+    Args:
+        module: Traced by dynamo.
+        inputs: Fake or real tensors, and numbers.
+    """
     with floats_as_inputs():
-        return _through_autograd(module, inputs, **options)
+        return _through_autograd(module, inputs)

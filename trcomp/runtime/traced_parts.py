@@ -107,7 +107,8 @@ class _Levels:
 
 
 def _value(node: fx.Node) -> Any:
-    return node.meta.get("val")
+    """A fake of what a node makes; dynamo's own graphs call it an example."""
+    return node.meta.get("val", node.meta.get("example_value"))
 
 
 def _is_host_tensor(value: Any) -> bool:
@@ -148,5 +149,8 @@ def _part(module: fx.GraphModule, nodes: list[fx.Node], is_region: bool) -> Part
 
 
 def _writes(node: fx.Node, target: fx.Node) -> bool:
+    """Whether a node may change its input; only an operator's schema says that it does not."""
+    if target not in node.all_input_nodes:
+        return False
     schema = getattr(node.target, "_schema", None)
-    return schema is not None and schema.is_mutable and target in node.all_input_nodes
+    return schema is None or schema.is_mutable
