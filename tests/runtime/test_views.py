@@ -293,3 +293,10 @@ def test_parts_anywhere_of_what_is_computed_are_read_and_written(
         order = sorted(range(seen.dim()), reverse=turned)
         target.permute(order).copy_(seen.permute(order) * 2 - 1)
     assert torch.equal(device.cpu(), host)
+
+
+def test_a_copy_that_does_not_fit_is_an_error_at_once() -> None:
+    target = torch.zeros(2, 4, device="xla")
+    with pytest.raises(RuntimeError, match="size"):
+        target.copy_(torch.ones(2, 3, device="xla"))
+    assert target.copy_(torch.ones(4)).sum().item() == 8

@@ -64,6 +64,12 @@ def _xla_real_devices(devices: Sequence[str] = ()) -> list[str]:
     return [f"{runtime.device_type()}:{rt.local_rank()}"]
 
 
+def _xla_set_mat_mul_precision(precision: str) -> None:
+    from . import backends
+
+    backends.set_mat_mul_precision(precision)
+
+
 def _get_xla_tensors_text(tensors: Tensors) -> str:
     """The graph that computes pending tensors, as trcomp records it."""
     return str(_graph(tensors))

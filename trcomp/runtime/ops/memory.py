@@ -206,6 +206,8 @@ def copy_(self: torch.Tensor, src: torch.Tensor, non_blocking: bool = False) -> 
         self.conj().copy_(src.conj())
         return self
     src = without_marks(src)
+    if src.size() != self.size():
+        src.expand(self.size())  # raises, here and now, if it does not fit
     if self.untyped_storage() is src.untyped_storage() and storage.view_of(self) == (
         storage.view_of(src)
     ):

@@ -181,12 +181,16 @@ def _each(
     """A collective of one tensor applied to it, or to each of a list; results into `output`."""
     if isinstance(value, torch.Tensor):
         result = collective(value)
-        return result if output is None else output.copy_(result)
+        return result if output is None else _into(output, result)
     if not isinstance(value, list) or not all(isinstance(v, torch.Tensor) for v in value):
         raise TypeError(f"got {type(value)}; allowed: a tensor or a list of tensors.")
     results = [collective(tensor) for tensor in value]
     if output is None:
         return results
-    for taken, result in zip(output, results, strict=True):
-        taken.copy_(result)
-    return list(output)
+    return [_into(taken, result) for taken, result in zip(output, results, strict=True)]
+
+
+def _into(output: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
+    """The output, which takes the result and its size."""
+    with torch.no_grad():
+        return output.resize_(result.size()).copy_(result)
