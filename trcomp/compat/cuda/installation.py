@@ -20,6 +20,7 @@ from trcomp.compat.cuda import (
     spawning,
     types,
 )
+from trcomp.compat.process_group import accept_nccl
 from trcomp.errors import DeviceMemoryError
 from trcomp.runtime.device import Process, is_on_device
 
@@ -41,6 +42,7 @@ def install() -> None:
     boundaries.register()
     spawning.register()
     refusals.register()
+    accept_nccl()
     _register_modules()
     _register_profiler()
     _register_printing()

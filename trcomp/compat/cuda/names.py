@@ -14,6 +14,7 @@ import torch
 
 from trcomp.env import variables
 from trcomp.errors import DeviceError
+from trcomp.runtime import own_rank
 from trcomp.runtime.device import DEVICE, NAME, Process, is_on_device
 
 CUDA = "cuda"
@@ -32,7 +33,7 @@ class Chosen:
 def num_devices() -> int:
     """Devices of this host: those of the job, else the GPUs found, else virtual ones on the CPU."""
     if variables.has_identity(os.environ):
-        return variables.identity(os.environ).local_world_size
+        return own_rank.identity().local_world_size
     from trcomp.runtime.launch import topology_here
 
     topology, host_index = topology_here()
@@ -44,7 +45,7 @@ def index() -> int:
     if Chosen.index is not None:
         return Chosen.index
     if variables.has_identity(os.environ):
-        return variables.identity(os.environ).local_rank
+        return own_rank.identity().local_rank
     return 0
 
 

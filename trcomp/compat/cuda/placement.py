@@ -129,6 +129,8 @@ def _register_methods() -> None:
     tensor.cuda = wraps(tensor.cuda)(_move_to_cuda)
     for name in _NEW.split():
         setattr(tensor, name, _placing(getattr(tensor, name)))
+    parse: Any = torch._C._nn._parse_to
+    setattr(torch._C._nn, "_parse_to", _naming(parse))  # noqa: B010 - what `Module.to` asks
     tensor.pin_memory = _pin
     tensor.is_pinned = lambda self, device=None: hasattr(self.untyped_storage(), "is_like_pinned")
     storage: Any = torch.UntypedStorage
@@ -136,6 +138,16 @@ def _register_methods() -> None:
     storage.to = _placing(storage.to)
     storage.__new__ = _placing(storage.__new__)
     torch.TypedStorage.cuda = _storage_to_cuda  # type: ignore[method-assign]
+
+
+def _naming(parse: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(parse)
+    def parsed(*args: Any, **kwargs: Any) -> Any:
+        if "device" in kwargs:
+            kwargs["device"] = own(kwargs["device"])
+        return parse(*map(own, args[:1]), *args[1:], **kwargs)
+
+    return parsed
 
 
 def _pin(self: torch.Tensor, device: Any = None) -> torch.Tensor:
