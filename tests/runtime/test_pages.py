@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -10,14 +12,17 @@ import torch
 
 import trcomp.compat
 from tests import pages
+from trcomp import flags
 from trcomp.runtime.metrics import counters
 
 pytestmark = pytest.mark.runtime
 
 PROGRAMS = pages.programs(need="torch")
+FROM_CUDA = "docs/from-cuda.md"
+"""In a process of its own: there `cuda` is the device."""
 
 
-@pytest.mark.parametrize("page", PROGRAMS)
+@pytest.mark.parametrize("page", [page for page in PROGRAMS if page != FROM_CUDA])
 def test_the_pages_python_prints_what_they_say(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -34,3 +39,16 @@ def test_the_pages_python_prints_what_they_say(
         sys.executable: "python",
     }
     pages.run(PROGRAMS[page], names)
+
+
+def test_the_page_for_cuda_scripts_prints_what_it_says() -> None:
+    program = f"from tests import pages as p; p.run(p.programs(need='torch')[{FROM_CUDA!r}], {{}})"
+    ended = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, flags.CUDA_TO_XLA.name: "1", "JAX_PLATFORMS": "cpu"},
+        cwd=pages.ROOT,
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert ended.returncode == 0, ended.stderr
