@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from functools import wraps
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,6 +11,8 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import Store
 from torch.distributed import distributed_c10d
 
+from trcomp.compat.cuda.names import own
+from trcomp.runtime.device import DEVICE
 from trcomp.runtime.process_group import XlaProcessGroup
 from trcomp.runtime.process_groups import NAMES, become
 
@@ -51,3 +54,16 @@ def accept_nccl() -> None:
     distributed_c10d._NCCL_AVAILABLE = True
     setattr(distributed_c10d, "default_pg_nccl_timeout", _TIMEOUT)  # noqa: B010
     NAMES.add(_NAME)
+    _accept_device_id()
+
+
+def _accept_device_id() -> None:
+    """Let `init_process_group(device_id=...)` name the CUDA device; a rank has only the one."""
+    join: Any = dist.init_process_group
+
+    @wraps(join)
+    def init_process_group(*args: Any, device_id: Any = None, **kwargs: Any) -> None:
+        join(*args, device_id=None if own(device_id) is DEVICE else device_id, **kwargs)
+
+    for module in (distributed_c10d, dist):
+        setattr(module, "init_process_group", init_process_group)  # noqa: B010

@@ -27,14 +27,15 @@ def main() -> None:
     sys.path[0] = str(script.parent)
     # The torch_xla module tree must be found even before the script imports torch.
     compat.install()
+    rank = identity(os.environ).rank if has_identity(os.environ) else None
     try:
         run_as_main(script)
     except SystemExit as error:
         if error.code not in (None, 0):
-            _report(error.with_traceback(_below(error)))
+            _report(error.with_traceback(_below(error)), rank)
         raise
     except Exception as error:
-        _report(error.with_traceback(_below(error)))
+        _report(error.with_traceback(_below(error)), rank)
         sys.excepthook(type(error), error, error.__traceback__)
         code = 1
     else:
@@ -54,10 +55,9 @@ def run_as_main(script: Path) -> None:
     exec(compile(script.read_bytes(), str(script), "exec", dont_inherit=True), vars(module))
 
 
-def _report(error: BaseException) -> None:
+def _report(error: BaseException, rank: int | None) -> None:
     path = flags.ERROR_FILE.get()
     if path:
-        rank = identity(os.environ).rank if has_identity(os.environ) else None
         error_file.write(Path(path), error, rank=rank, host=_host(os.environ))
 
 

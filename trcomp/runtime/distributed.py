@@ -26,6 +26,7 @@ from torch.distributed.rendezvous import rendezvous as torch_rendezvous
 from trcomp import flags
 from trcomp.env import gpus, variables
 from trcomp.errors import DeviceError
+from trcomp.runtime import own_rank
 
 _HEARTBEAT_SECONDS = 20
 """A rank that is silent so long is dead: its peers end instead of waiting in a collective."""
@@ -85,6 +86,7 @@ def join(store: Store | None = None) -> None:
             f"{_JOIN_SECONDS} s: {error}",
             "See the other ranks' logs: one may have failed, or its host cannot be reached.",
         ) from error
+    own_rank.keep()
 
 
 class _Joined:
@@ -207,17 +209,17 @@ def _has_ended(store: Any, peer: int) -> bool:
 
 def rank() -> int:
     """This process's rank among all of the job's."""
-    return variables.identity(os.environ).rank
+    return own_rank.identity().rank
 
 
 def local_rank() -> int:
     """This process's rank on its host."""
-    return variables.identity(os.environ).local_rank
+    return own_rank.identity().local_rank
 
 
 def world_size() -> int:
     """Number of ranks of the job."""
-    return variables.identity(os.environ).world_size
+    return own_rank.identity().world_size
 
 
 _visits: Counter[str] = Counter()

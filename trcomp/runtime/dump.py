@@ -6,12 +6,11 @@ output.tar.gz.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
 from trcomp import flags
-from trcomp.env import variables
+from trcomp.runtime import own_rank
 from trcomp.runtime.graph import Graph
 
 
@@ -27,7 +26,7 @@ def write(graph: Graph, number: int, lowered: Any, compiled: Any) -> None:
     report = flags.REPORT_DIR.get()
     folder = Path(report).parent / "compiler" if report else Path("trcomp-compiler")
     folder.mkdir(parents=True, exist_ok=True)
-    stem = f"rank-{variables.identity(os.environ).rank}-graph-{number}"
+    stem = f"rank-{own_rank.identity().rank}-graph-{number}"
     (folder / f"{stem}.txt").write_text(f"{graph}\n", encoding="utf-8")
     (folder / f"{stem}.stablehlo.txt").write_text(lowered.as_text(), encoding="utf-8")
     (folder / f"{stem}.hlo.txt").write_text(compiled.as_text() or "", encoding="utf-8")

@@ -7,7 +7,6 @@ imported.
 from __future__ import annotations
 
 import atexit
-import os
 import time
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -16,8 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from trcomp.env import variables
-from trcomp.runtime import closures, reductions, stores
+from trcomp.runtime import closures, own_rank, reductions, stores
 from trcomp.runtime.batches import map_tensors
 from trcomp.runtime.buckets import plan_buckets
 from trcomp.runtime.metrics import counters, metrics, metrics_report
@@ -60,17 +58,17 @@ stores.register()
 
 def rank() -> int:
     """This process's rank among all of the job's."""
-    return variables.identity(os.environ).rank
+    return own_rank.identity().rank
 
 
 def local_rank() -> int:
     """This process's rank on its host."""
-    return variables.identity(os.environ).local_rank
+    return own_rank.identity().local_rank
 
 
 def world_size() -> int:
     """Number of ranks of the job."""
-    return variables.identity(os.environ).world_size
+    return own_rank.identity().world_size
 
 
 def device(index: int | None = None) -> torch.device:
@@ -260,6 +258,7 @@ def _connect() -> None:
         return
     on_gpu = device().type == "cuda"
     dist.init_process_group("nccl" if on_gpu else "gloo", rank=rank(), world_size=world_size())
+    own_rank.keep()
     atexit.register(_disconnect)
 
 

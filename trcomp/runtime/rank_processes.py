@@ -97,8 +97,13 @@ class RankProcesses:
             raise
         return ranks
 
-    def join(self) -> None:
-        """Wait for all ranks; the first failure stops the others.
+    @property
+    def processes(self) -> list[SpawnProcess]:
+        """The ranks' processes, in the order of ranks; none where the function ran in place."""
+        return [started.process for started in self._started]
+
+    def join(self) -> bool:
+        """Wait for all ranks; the first failure stops the others. Always True: all have ended.
 
         Raises:
             SystemExit: The rank called `sys.exit` with this code, a signal killed it (128 +
@@ -113,6 +118,7 @@ class RankProcesses:
                 self.stop()
         if failed is not None:
             _raise(failed, self._failures())
+        return True
 
     def _first_failed(self) -> _Started | None:
         waiting = {started.process.sentinel: started for started in self._started}

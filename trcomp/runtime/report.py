@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from trcomp import flags
-from trcomp.env import variables
 from trcomp.env.topology import Topology
+from trcomp.runtime import own_rank
 from trcomp.runtime.metrics import counters, metrics
 
 _loaded = time.perf_counter()
@@ -55,13 +55,13 @@ def summarize() -> dict[str, Any]:
 
     Throughput is this rank's own; a job's is the sum over its ranks.
     """
-    identity = variables.identity(os.environ)
+    own = own_rank.identity()
     marks = counters.step_marks
     steady = steady_step_seconds(marks)
     per_step = counters.samples / counters.steps if counters.steps else 0.0
     return {
-        "rank": identity.rank,
-        "world_size": identity.world_size,
+        "rank": own.rank,
+        "world_size": own.world_size,
         "host": host_name(),
         **metrics(),
         "first_step_seconds": marks[0] - _loaded if marks else None,
