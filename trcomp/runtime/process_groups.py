@@ -39,7 +39,9 @@ def become(rank: int, size: int, store: Store) -> None:
         DeviceError: The process has another rank, or has used the device alone.
     """
     if not distributed.has_rank():
-        if Process.started and size > 1:
+        if size == 1:
+            return
+        if Process.started:
             raise DeviceError(
                 f"This process becomes rank {rank} of {size}, but it has used the xla device "
                 "alone before.",
