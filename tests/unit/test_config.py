@@ -17,8 +17,8 @@ def test_bool_is_enabled() -> None:
 
 
 def test_values_must_be_bools_and_all_are_named() -> None:
-    with pytest.raises(SpecError, match="2 problems"):
-        TrainingCompilerConfig(enabled="yes", debug=1)  # type: ignore[arg-type]
+    with pytest.raises(SpecError, match="3 problems"):
+        TrainingCompilerConfig(enabled="yes", debug=1, cuda_to_xla="cuda")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("cache", [None, "off", "~/executables", Path("here")])

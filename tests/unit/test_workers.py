@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,20 @@ def test_one_worker_per_device_of_this_host(tmp_path: Path) -> None:
 
 def test_every_rank_sees_its_own_device(tmp_path: Path) -> None:
     assert visible(plan_workers(site(tmp_path, gpu_ids=GPUS))) == ["MIG-1", "MIG-2"]
+
+
+@pytest.mark.parametrize(
+    ("enabled", "asked", "maps"),
+    [(True, True, True), (True, False, False), (False, True, False), (None, True, True)],
+)
+def test_cuda_is_the_device_where_xla_is_and_nobody_said_no(
+    tmp_path: Path, enabled: bool | None, asked: bool, maps: bool
+) -> None:
+    planned = site(tmp_path, enabled=enabled)
+    settings = replace(planned.contract.settings, cuda_to_xla=asked)
+    planned = replace(planned, contract=replace(planned.contract, settings=settings))
+    for worker in plan_workers(planned):
+        assert flags.CUDA_TO_XLA.get(worker.environ) is maps
 
 
 @pytest.mark.parametrize("enabled", [False, None])
