@@ -43,6 +43,14 @@ class Classifier(L.LightningModule):
         right = (logits.argmax(1) == labels).float().mean()
         self.log_dict({"val_loss": loss, "val_accuracy": right}, sync_dist=True)
 
+    def on_fit_end(self):
+        if self.trainer.is_global_zero:
+            metrics = {name: float(value) for name, value in self.trainer.callback_metrics.items()}
+            history = {"losses": torch.stack(self.losses).tolist(), **metrics}
+            path = Path(self.trainer.default_root_dir) / "history.json"
+            path.write_text(json.dumps(history))
+            print(history)
+
     def configure_optimizers(self):
         optimizer = torch.optim.AdamW(self.parameters(), lr=self.hparams.lr)
         schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
@@ -62,6 +70,7 @@ def main(args):
         args.output_dir / "checkpoints", monitor="val_loss", save_last=True, filename="{epoch}"
     )
     trainer = L.Trainer(
+        default_root_dir=args.output_dir,
         accelerator=args.accelerator,
         devices=args.devices,
         precision=args.precision,
@@ -76,11 +85,6 @@ def main(args):
     train = loader(args.num_train, 1, args.batch_size)
     held_out = loader(args.num_eval, 2, args.batch_size)
     trainer.fit(model, train, held_out, ckpt_path=args.resume)
-    if trainer.is_global_zero:
-        metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
-        history = {"losses": torch.stack(model.losses).tolist(), **metrics}
-        (args.output_dir / "history.json").write_text(json.dumps(history))
-        print(history)
 
 
 if __name__ == "__main__":

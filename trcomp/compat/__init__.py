@@ -15,6 +15,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import ClassVar
 
+from trcomp.compat import lightning
+
 TORCH_XLA_VERSION = "2.9.0+trcomp"
 """The torch_xla release whose names the tree has; frameworks compare it."""
 
@@ -102,7 +104,9 @@ def install() -> None:
         return
     sys.meta_path.append(TreeFinder())
     installed = _installed()
-    if installed is not None:
+    if installed is None:
+        lightning.install()
+    else:
         print(
             f"trcomp: torch_xla is installed at {installed.origin} and is used as it is; "
             "uninstall it to run on trcomp's runtime.",
