@@ -34,6 +34,7 @@ def sync(wait: bool = False) -> None:
     """
     evaluate(donate=True)
     counters.mark_step()
+    note("syncs", 1)
     if wait:
         _wait(leave=0)
     closures.run()

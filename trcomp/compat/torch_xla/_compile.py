@@ -7,6 +7,7 @@ import functools
 from collections.abc import Callable, Hashable, Iterator
 from types import TracebackType
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from trcomp import flags
 from trcomp.errors import DeviceError, UnsupportedError
@@ -36,7 +37,8 @@ def compile(
         full_graph: Whether an execution inside the region, such as for a value that is read, is an
             error.
         name: What messages call the region.
-        max_different_graphs: How many graphs the region may be over all its calls; None is any.
+        max_different_graphs: How many graphs the function may be, in all its calls however often it
+            was wrapped; None is any.
         custom_compile_options: None, or empty.
 
     Raises:
@@ -61,6 +63,10 @@ def set_custom_compile_options(options: dict[str, Any]) -> None:
         raise _OPTIONS
 
 
+_graphs_of: WeakKeyDictionary[Callable[..., Any], dict[Hashable, str]] = WeakKeyDictionary()
+"""The graphs that each function has been: key to text."""
+
+
 class _Region:
     """A context and a decorator: looks at each graph that is executed in it."""
 
@@ -78,6 +84,7 @@ class _Region:
         """The function as this region."""
         if self._name is None:
             self._name = getattr(f, "__name__", type(f).__name__)
+        self._graphs = _graphs_of.setdefault(f, self._graphs)
 
         def call(*args: Any, **kwargs: Any) -> Any:
             with self:
@@ -100,8 +107,7 @@ class _Region:
     ) -> None:
         with self._entered.pop():
             self._is_inside = False
-            if value is None:
-                xla_model.end_step()
+            xla_model.end_step()
 
     @contextlib.contextmanager
     def _observing(self) -> Iterator[None]:

@@ -18,12 +18,12 @@ __getattr__ = missing(__name__)
 _COUNTERS = {
     "UncachedCompile": "compiles",
     "CachedCompile": "cache_hits",
-    "MarkStep": "steps",
     "EarlySyncLiveTensorsCount": "early_syncs",
     "CreateXlaTensor": "recorded_nodes",
     "PersistentCacheHit": "loads",
     "ExecuteComputation": "executions",
 }
+_MARKS = "MarkStep"
 _METRICS = {
     "CompileTime": ("compile_seconds", 1e9),
     "ExecuteTime": ("execute_seconds", 1e9),
@@ -41,11 +41,14 @@ _PERCENTILES = (0.01, 0.05, 0.1, 0.2, 0.5, 0.8, 0.9, 0.95, 0.99)
 def counter_names() -> list[str]:
     """Names of the counters that counted; operators that ran on the CPU as `aten::name`."""
     counted = [name for name, ours in _COUNTERS.items() if rt.metrics()[ours]]
-    return [*counted, *executed_fallback_ops()]
+    marked = [_MARKS] if counter_value(_MARKS) else []
+    return [*counted, *marked, *executed_fallback_ops()]
 
 
 def counter_value(name: str) -> int | None:
     """A counter's value, None if nothing of that name was counted."""
+    if name == _MARKS:
+        return series["syncs"].count or None
     if name in _COUNTERS:
         return int(rt.metrics()[_COUNTERS[name]]) or None
     return {_fallback_name(op): count for op, count in counters.fallbacks.items()}.get(name)
@@ -88,18 +91,20 @@ def short_metrics_report(
         counter_names: None is compiles, steps, early syncs and operators run on the CPU.
         metric_names: None is the times.
     """
-    chosen = counter_names or [*list(_COUNTERS)[:4], *executed_fallback_ops()]
+    chosen = counter_names or [*list(_COUNTERS)[:3], _MARKS, *executed_fallback_ops()]
     return "\n".join(_lines(metric_names or _SHORT, chosen))
 
 
 def clear_counters() -> None:
     """Start the counters from zero."""
     counters.clear()
+    series.pop("syncs", None)
 
 
 def clear_metrics() -> None:
     """Forget the measurements."""
-    series.clear()
+    for name in [name for name in series if name != "syncs"]:
+        del series[name]
 
 
 def clear_all() -> None:

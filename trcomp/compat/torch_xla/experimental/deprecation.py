@@ -1,9 +1,10 @@
-"""Old spellings of a library's own functions, as torch_xla marks its."""
+"""Marks old names of a library's own functions, as torch_xla marks its: told once, in the log."""
 
 from __future__ import annotations
 
 import functools
-import warnings
+import logging
+import sys
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any, TypeVar
@@ -14,26 +15,35 @@ F = TypeVar("F", bound=Callable[..., Any])
 def deprecated(
     module: ModuleType, new: F, old_name: str | None = None, extra_msg: str | None = None
 ) -> F:
-    """A function that warns that its old name is deprecated, and calls the new one."""
+    """A function for an old name, which says so at its first call, and calls the new one.
+
+    Args:
+        module: Where the old name is.
+        new: The function that replaces it.
+        old_name: The old name; None is the new one's.
+        extra_msg: Said too.
+    """
     old = f"{module.__name__}.{old_name or new.__name__}"
-    return _warning(new, f"{old} is deprecated. Use {new.__module__}.{new.__name__} instead.")
+    message = f"{old} is deprecated. Use {new.__module__}.{new.__name__} instead."
+    tell = functools.cache(lambda: logging.warning(" ".join(filter(None, [message, extra_msg]))))
+
+    @functools.wraps(new)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        tell()
+        return new(*args, **kwargs)
+
+    return call  # type: ignore[return-value]
 
 
-def mark_deprecated(new: F, extra_msg: str | None = None) -> F:
-    """A function that warns that it will be removed."""
-    note = f" {extra_msg}" if extra_msg else ""
-    return _warning(new, f"{new.__name__} will be deprecated in a release to come.{note}")
+def mark_deprecated(new: F, extra_msg: str | None = None) -> Callable[[Callable[..., Any]], F]:
+    """A decorator of an old function, which then calls the new one."""
+
+    def mark(function: Callable[..., Any]) -> F:
+        return deprecated(sys.modules[function.__module__], new, function.__name__, extra_msg)
+
+    return mark
 
 
 def register_deprecated(module: ModuleType, new: F) -> None:
     """Put a function into a module under its own name, as a deprecated one."""
     setattr(module, new.__name__, deprecated(module, new))
-
-
-def _warning(function: F, message: str) -> F:
-    @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        warnings.warn(message, DeprecationWarning, stacklevel=2)
-        return function(*args, **kwargs)
-
-    return call  # type: ignore[return-value]
