@@ -6,6 +6,7 @@ dtypes of results come from torch's own meta kernels, once per distinct call.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from enum import Enum, auto
 from typing import Any
@@ -18,7 +19,7 @@ from trcomp.runtime import overdue, storage
 from trcomp.runtime.debugging import wrapped
 from trcomp.runtime.device import NAME
 from trcomp.runtime.ir import Node, Output, Signature, num_pending
-from trcomp.runtime.ops.registry import RULES, Rule, find
+from trcomp.runtime.ops.registry import REFUSALS, RULES, Rule, find
 from trcomp.runtime.recording import (
     Call,
     Slots,
@@ -80,6 +81,7 @@ class Recorder:
         self.rule = rule
         self.called = target or op
         self._signatures: dict[tuple[Any, ...], Signature] = {}
+        self._fitting: set[tuple[Any, ...]] = set()
         arguments = [a for a in self.called._schema.arguments if not a.is_out]
         self._outs = [a.name for a in self.called._schema.arguments if a.is_out]
         self._in_place = target is not None and not self._outs
@@ -100,6 +102,7 @@ class Recorder:
             args = self._fill(args, kwargs)
         node = self._record(args)
         if outs is not None:
+            self._check_outs(node.signature, args, outs)
             return self._put_out(outs, node)
         if self._in_place:
             targets = args[0] if type(args[0]) in (list, tuple) else (args[0],)
@@ -182,6 +185,8 @@ class Recorder:
         """Ask torch's meta kernel what comes out; it raises what torch raises for bad arguments."""
         if self.rule.one_dtype:
             check_one_dtype(self.rule.name, args)
+        if self.rule.name in REFUSALS:
+            REFUSALS[self.rule.name](*args)
         count = self._num_positional
         meta = tree_map(to_meta, list(args))
         keywords = dict(zip(self._names[count:], meta[count:], strict=True))
@@ -208,6 +213,32 @@ class Recorder:
             return made
         rest = iter(made)
         return tuple(next(rest) if present else None for present in node.signature.present)
+
+    def _check_outs(
+        self, signature: Signature, args: Sequence[Any], outs: Sequence[torch.Tensor]
+    ) -> None:
+        """Ask torch's meta kernel, once per distinct call, whether the results fit these dtypes.
+
+        Raises:
+            RuntimeError: One does not, or a tensor shows an element of its storage repeatedly.
+        """
+        if any(torch._debug_has_internal_overlap(out) == 1 for out in outs):
+            raise RuntimeError(
+                "unsupported operation: more than one element of the written-to tensor refers to a "
+                "single memory location. Please clone() the tensor before performing the operation."
+            )
+        key = (signature, *(out.dtype for out in outs))
+        if key in self._fitting:
+            return
+        count = self._num_positional
+        meta = tree_map(to_meta, list(args))
+        keywords = dict(zip(self._names[count:], meta[count:], strict=True))
+        for name, made, out in zip(self._outs, signature.outputs, outs, strict=True):
+            size = made.size if made is not None else out.size()
+            keywords[name] = torch.empty(size, dtype=out.dtype, device="meta")
+        with contextlib.suppress(NotImplementedError):
+            self.called(*meta[:count], **keywords)
+        self._fitting.add(key)
 
     def _put_out(self, outs: list[torch.Tensor], node: Node) -> Any:
         for i, (tensor, made) in enumerate(zip(outs, node.signature.outputs, strict=True)):

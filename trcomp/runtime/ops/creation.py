@@ -113,6 +113,9 @@ def _eye(ctx: Any, rows: int, columns: int) -> Any:
 @implements("eye.m")
 def eye_m(n: int, m: int, *, dtype: torch.dtype | None = None, **options: Any) -> torch.Tensor:
     """Ones on the diagonal, zeros elsewhere, shape (n, m)."""
+    for name, extent in (("n", n), ("m", m)):
+        if extent < 0:
+            raise RuntimeError(f"{name} must be greater or equal to 0, got {extent}")
     out = output((n, m), dtype or torch.get_default_dtype())
     return record("trcomp::eye", (n, m), [out])[0]
 

@@ -14,7 +14,7 @@ from trcomp.runtime import draws, storage
 from trcomp.runtime.dispatch import implements
 from trcomp.runtime.draws import Key
 from trcomp.runtime.dtypes import cast
-from trcomp.runtime.ops import philox
+from trcomp.runtime.ops import philox, refusals
 from trcomp.runtime.ops.registry import lowers
 from trcomp.runtime.recording import Lifted, emit, put_back, record
 from trcomp.runtime.storage import output
@@ -109,6 +109,8 @@ def log_normal_(
     self: torch.Tensor, mean: float = 1.0, std: float = 2.0, *, generator: Generator = None
 ) -> torch.Tensor:
     """Fill with the exponential of normal draws."""
+    if std <= 0:
+        raise RuntimeError(f"log_normal_ expects std > 0.0, but found std={std}")
     return _draw("trcomp::log_normal", self, generator, Lifted(float(mean)), Lifted(float(std)))
 
 
@@ -140,6 +142,8 @@ def cauchy_(
     self: torch.Tensor, median: float = 0.0, sigma: float = 1.0, *, generator: Generator = None
 ) -> torch.Tensor:
     """Fill from a Cauchy distribution."""
+    if sigma <= 0:
+        raise RuntimeError(f"cauchy_ expects sigma > 0.0, but found sigma={sigma}")
     return _draw("trcomp::cauchy", self, generator, Lifted(float(median)), Lifted(float(sigma)))
 
 
@@ -286,6 +290,7 @@ def multinomial(
     generator: Generator = None,
 ) -> torch.Tensor:
     """Indices drawn with the probabilities in each row, which need not sum to 1."""
+    refusals.multinomial(self, num_samples, replacement)
     weights = self.float() if self.dtype in (torch.float16, torch.bfloat16) else self
     if replacement and num_samples > 1:
         cumulative = weights.cumsum(-1)

@@ -55,6 +55,20 @@ def lowers(
     return register
 
 
+REFUSALS: dict[str, Callable[..., None]] = {}
+"""Checks of arguments, by the name of the rule that they are for."""
+
+
+def refuses(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Register a check that raises for arguments which torch's meta kernels let pass."""
+
+    def register(check: Callable[..., None]) -> Callable[..., None]:
+        REFUSALS.update(dict.fromkeys(names, check))
+        return check
+
+    return register
+
+
 def find(name: str) -> torch._ops.OpOverload:
     """The aten operator `name` or `name.overload`.
 
