@@ -59,6 +59,13 @@ SCRIPT = """
     rt.optimizer_step(torch.optim.SGD([number], lr=1.0))
     found["mean"] = number.item()
 
+    # In groups of one rank each the mean is the rank's own.
+    import torch_xla.core.xla_model as xm
+    own = torch.nn.Parameter(torch.zeros((), device=device))
+    (own * (rank + 1)).backward()
+    xm.optimizer_step(torch.optim.SGD([own], lr=1.0), groups=[[0], [1]])
+    found["mean of one"] = own.item()
+
     # Four micro-batches a step, clipped: one reduction a step.
     model = made(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -103,6 +110,16 @@ SCRIPT = """
         compiles.append(rt.metrics()["compiles"])
     found["last total"] = total.tolist()
     found["compiles of a reduction"] = compiles[-1] - compiles[0]
+
+    torch.distributed.init_process_group("xla", init_method="xla://")
+    compiles = []
+    for i in range(6):
+        total = torch.full((3,), float(i)).to(device)
+        torch.distributed.all_reduce(total)
+        rt.sync()
+        compiles.append(rt.metrics()["compiles"])
+    found["last total of torch's"] = total.tolist()
+    found["compiles of torch's reduction"] = compiles[-1] - compiles[0]
 
     # Payloads of several lengths.
     before = rt.metrics()["compiles"]
@@ -183,6 +200,7 @@ def test_the_number_of_ranks_is_known_before_the_device_starts_and_in_a_fork(fou
 
 def test_gradients_are_averaged_not_summed(found: Any) -> None:
     assert [each["mean"] for each in found] == [-1.5, -1.5]
+    assert [each["mean of one"] for each in found] == [-1, -2]
 
 
 def test_accumulated_gradients_are_those_of_the_big_batch_reduced_once(
@@ -208,6 +226,8 @@ def test_a_reduction_that_is_called_again_compiles_once(found: Any) -> None:
     for each in found:
         assert each["last total"] == [10, 10, 10]
         assert each["compiles of a reduction"] == 0
+        assert each["last total of torch's"] == [10, 10, 10]
+        assert each["compiles of torch's reduction"] == 0
 
 
 def test_payloads_of_any_length_are_exchanged_and_compile_nothing(found: Any) -> None:
