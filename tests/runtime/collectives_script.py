@@ -178,16 +178,29 @@ def handles(rank: int, world: int) -> None:
     found["coalesced"] = lists(several)
 
 
-def refusals(rank: int, world: int) -> None:
-    """What raises, by the words of it."""
-    for name, call in {
-        "reduction": lambda: dist.all_reduce(held(1), dist._make_nccl_premul_sum(2.0)),
-        "rank": lambda: dist.init_process_group("xla", rank=0, world_size=1),
-    }.items():
-        try:
-            call()
-        except Exception as error:
-            found[f"refused {name}"] = str(error)
+def early_reads(rank: int, world: int) -> None:
+    """One rank reads in the middle of a step: it has two graphs where the others have one."""
+    weight = torch.ones(4, device=rt.device(), requires_grad=True)
+    values = []
+    for step in range(3):
+        loss = (weight * held(*range(4)) * (rank + step)).sum()
+        loss.backward()
+        assert weight.grad is not None
+        mean = loss.detach().clone()
+        dist.all_reduce(mean, dist.ReduceOp.AVG)
+        if rank == 0:
+            values.append(mean.item())
+        dist.all_reduce(weight.grad, dist.ReduceOp.AVG)
+        if rank == 1:
+            loss.item()
+        with torch.no_grad():
+            weight -= 0.1 * weight.grad
+        weight.grad = None
+        if rank == 0:
+            # Those that have not read have not started what this rank waits for.
+            values.append(weight.sum().item())
+        dist.barrier()
+    found["early reads"] = [values, weight.tolist()]
 
 
 def main() -> None:
@@ -196,7 +209,7 @@ def main() -> None:
     dist.init_process_group("nccl")
     rank, world = dist.get_rank(), dist.get_world_size()
     found["backend"] = [dist.get_backend(), dist.is_nccl_available()]
-    for part in (reductions, movements, messages, on_the_host, groups, handles):
+    for part in (reductions, movements, messages, on_the_host, groups, handles, early_reads):
         part(rank, world)
     found["fallbacks"] = dict(rt.metrics()["fallbacks"])
     # One rank alone reads what all have reduced; the others end.

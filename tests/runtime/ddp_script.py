@@ -48,9 +48,9 @@ def train(
     sync_norm: bool = False,
 ) -> dict[str, Any]:
     """Train a few steps; what came of it, and what it took."""
-    rank, device = rt.rank(), rt.device()
+    device = rt.device()
     # Ranks begin with other weights: DDP gives all of them those of rank 0.
-    torch.manual_seed(rank)
+    torch.manual_seed(rt.rank())
     net: nn.Module = Net(norm, heads)
     if sync_norm:
         net = nn.SyncBatchNorm.convert_sync_batchnorm(net)
@@ -58,6 +58,14 @@ def train(
     if hook is not None:
         model.register_comm_hook(None, hook)
     made = (optimizer or momentum)(model.parameters())
+    return steps(model, made, accumulate, join)
+
+
+def steps(
+    model: Any, optimizer: torch.optim.Optimizer, accumulate: int = 1, join: bool = False
+) -> dict[str, Any]:
+    """A few steps of training."""
+    rank, device = rt.rank(), rt.device()
     generator = torch.Generator().manual_seed(5)
     inputs = torch.randn(STEPS, accumulate, 2, 8, 20, generator=generator)
     labels = torch.randint(0, 4, (STEPS, accumulate, 2, 8), generator=generator)
@@ -67,14 +75,14 @@ def train(
     losses, compiles = [], []
     with Join([model]) if join else contextlib.nullcontext():
         for step in range(num_steps):
-            made.zero_grad()
+            optimizer.zero_grad()
             for part in range(accumulate):
                 last = part == accumulate - 1
                 with contextlib.nullcontext() if last else model.no_sync():
                     logits = model(inputs[step, part, rank].to(device))
                     loss = nn.functional.cross_entropy(logits, labels[step, part, rank].to(device))
                     loss.backward()
-            made.step()
+            optimizer.step()
             losses.append(loss.detach())
             rt.sync()
             compiles.append(rt.metrics()["compiles"] - before["compiles"])

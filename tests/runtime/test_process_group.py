@@ -17,7 +17,7 @@ import torch.distributed as dist
 import trcomp.runtime as rt
 from tests.runtime.rank_scripts import run_ranks, run_script
 from trcomp.errors import DeviceError, UnsupportedError
-from trcomp.runtime import reductions
+from trcomp.runtime import process_groups, reductions
 
 pytestmark = pytest.mark.runtime
 
@@ -103,6 +103,19 @@ def test_objects_host_tensors_and_barriers_travel_on_the_host(found: Any) -> Non
         [everyone, ["from 1"], [0, 1, 2] if rank == 0 else None, [10 * (rank + 1)], [3, 3]]
         for rank in RANKS
     ]
+
+
+def test_a_rank_may_read_early(found: Any) -> None:
+    weight, expected = torch.ones(4), []
+    for step in range(3):
+        expected.append((weight * torch.arange(4)).sum().item() * (1 + step))
+        weight -= 0.1 * torch.arange(4) * (1 + step)
+        expected.append(weight.sum().item())
+    values, ours = found[0]["early reads"]
+    torch.testing.assert_close(torch.tensor(values), torch.tensor(expected))
+    for rank in RANKS:
+        assert found[rank]["early reads"][1] == ours
+    torch.testing.assert_close(torch.tensor(ours), weight)
 
 
 # How ranks come to be.
@@ -200,6 +213,25 @@ def test_a_rank_that_contradicts_the_environment_is_refused(
     store = f"file://{tmp_path}/store"
     with pytest.raises(DeviceError, match="rank 0 of 2 already"):
         dist.init_process_group("xla", init_method=store, rank=0, world_size=1)
+
+
+def test_a_storage_that_is_freed_reads_as_zeros_until_it_is_filled() -> None:
+    tensor = torch.ones(3, device=rt.device())
+    seen = tensor + 1
+    tensor.untyped_storage().resize_(0)
+    rt.sync()
+    assert tensor.tolist() == [0, 0, 0]
+    tensor.copy_(seen)
+    assert tensor.tolist() == [2, 2, 2]
+    with pytest.raises(UnsupportedError, match="allowed: 0"):
+        tensor.untyped_storage().resize_(100)
+
+
+def test_a_mesh_of_xla_is_refused() -> None:
+    if "nccl" in process_groups.NAMES:
+        pytest.skip("cuda means the device here")
+    with pytest.raises(UnsupportedError, match="SPMD"):
+        dist.device_mesh.DeviceMesh("xla", [0])
 
 
 # Which ranks reduce together.

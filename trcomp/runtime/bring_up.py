@@ -8,6 +8,7 @@ from trcomp.runtime import (
     device_module,
     exchange,
     fallback,
+    freed_storages,
     generators,
     grad_scaler,
     layouts,
@@ -35,6 +36,7 @@ amp.register()
 compile_backends.register()
 ddp.register()
 exchange.register()
+freed_storages.register()
 generators.register()
 grad_scaler.register()
 layouts.register()

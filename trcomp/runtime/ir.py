@@ -179,6 +179,15 @@ class Value:
         value.buffer = Buffer(array, value)
         return value
 
+    @classmethod
+    def unasked(cls, node: Node, index: int) -> Value:
+        """A Value that a sync leaves pending unless something else needs it."""
+        value = cls.__new__(cls)
+        value.node = node
+        value.index = index
+        value.buffer = None
+        return value
+
     def source(self) -> tuple[Node | Buffer, int]:
         """What a node that reads this value now points at."""
         if self.node is not None:

@@ -18,7 +18,6 @@ from datetime import timedelta
 from typing import Any
 
 import torch
-import torch._C._distributed_c10d as c10d
 from torch._C._distributed_c10d import (
     AllreduceOptions,
     BarrierOptions,
@@ -29,13 +28,13 @@ from torch._C._distributed_c10d import (
     Store,
     Work,
 )
-from torch.futures import Future
 
 from trcomp.errors import UnsupportedError
 from trcomp.runtime import data_parallel, reductions
 from trcomp.runtime.device import NAME
 from trcomp.runtime.distributed import world_size
 from trcomp.runtime.recording import is_device_tensor
+from trcomp.runtime.works import OnHost, Received, done
 
 _REDUCTIONS = {
     ReduceOp.SUM: "sum",
@@ -49,13 +48,6 @@ _REDUCTIONS = {
 }
 
 
-def done(result: Any = None) -> Work:
-    """A work handle of something that is recorded."""
-    future: Future[Any] = Future()
-    future.set_result(result)
-    return c10d._create_work_from_future(future)  # type: ignore[attr-defined]
-
-
 def _by_device(method: Callable[..., Work]) -> Callable[..., Work]:
     """Send a call on host tensors to gloo, under the same name."""
 
@@ -63,7 +55,7 @@ def _by_device(method: Callable[..., Work]) -> Callable[..., Work]:
     def call(self: XlaProcessGroup, *args: Any) -> Work:
         tensor = next(_tensors(args), None)
         if tensor is not None and not is_device_tensor(tensor):
-            return _OnHost(getattr(self.host(), method.__name__)(*args))
+            return OnHost(getattr(self.host(), method.__name__)(*args))
         with torch.no_grad():
             return method(self, *args)
 
@@ -101,6 +93,7 @@ class XlaProcessGroup(ProcessGroup):
         self._ranks = tuple(ranks) or tuple(range(size))
         self._partition = reductions.around(self._ranks, world_size())
         self._gloo: ProcessGroup | None = None
+        self._name = self._description = ""
 
     def host(self) -> ProcessGroup:
         """The same ranks over gloo."""
@@ -260,7 +253,7 @@ class XlaProcessGroup(ProcessGroup):
         longest = torch.tensor(max(part.numel() for part in inputs))
         options = AllreduceOptions()
         options.reduceOp = ReduceOp(ReduceOp.MAX)
-        _OnHost(self.host().allreduce([longest], options)).wait()
+        OnHost(self.host().allreduce([longest], options)).wait()
         width = int(longest)
         rows = [
             torch.nn.functional.pad(part.reshape(-1), (0, width - part.numel())) for part in inputs
@@ -273,31 +266,47 @@ class XlaProcessGroup(ProcessGroup):
 
     @_by_device
     def send(self, tensors: list[torch.Tensor], peer: int, tag: int) -> Work:
-        return _OnHost(self.host().send([_as_bytes(tensor.cpu()) for tensor in tensors], peer, tag))
+        return OnHost(self.host().send([_as_bytes(tensor.cpu()) for tensor in tensors], peer, tag))
 
     @_by_device
     def recv(self, tensors: list[torch.Tensor], peer: int, tag: int) -> Work:
         held = [torch.empty_like(tensor, device="cpu") for tensor in tensors]
         work = self.host().recv([_as_bytes(tensor) for tensor in held], peer, tag)
-        return _Received(work, held, tensors)
+        return Received(work, held, tensors)
 
     @_by_device
     def recv_anysource(self, tensors: list[torch.Tensor], tag: int) -> Work:
         held = [torch.empty_like(tensor, device="cpu") for tensor in tensors]
         work = self.host().recv_anysource([_as_bytes(tensor) for tensor in held], tag)
-        return _Received(work, held, tensors)
+        return Received(work, held, tensors)
 
     def barrier(self, opts: Any = None) -> Work:
         """Wait on the host until every rank of the group is here."""
         waiting = BarrierOptions()
         waiting.device = torch.device("cpu")
-        return _OnHost(self.host().barrier(waiting))
+        return OnHost(self.host().barrier(waiting))
 
     # What torch asks of a group.
 
     def getBackendName(self) -> str:  # noqa: N802 - c10d's name
         """The name under which the backend was asked for."""
         return self.backend_name
+
+    def _set_group_name(self, name: str) -> None:
+        self._name = name
+
+    @property
+    def group_name(self) -> Any:
+        """Its name among this process's groups; torch keeps it on backends, and this has none."""
+        return self._name
+
+    def _set_group_desc(self, description: str) -> None:
+        self._description = description
+
+    @property
+    def group_desc(self) -> str:
+        """What the group is for."""
+        return self._description
 
     @property
     def _device_types(self) -> list[torch.device]:
@@ -337,48 +346,6 @@ class XlaProcessGroup(ProcessGroup):
                 "Multiply first, then reduce with SUM.",
             )
         return name, 1 / self.size() if op.op == ReduceOp.AVG else 1.0
-
-
-class _OnHost(Work):
-    """What gloo does. Whoever waits for it first starts the collectives that are pending.
-
-    Else a peer that waits for one of those on its device would never come to this.
-    """
-
-    def __init__(self, work: Work) -> None:
-        super().__init__()
-        self._work = work
-
-    def wait(self, timeout: timedelta | None = None) -> bool:
-        data_parallel.start_owed()
-        return self._work.wait() if timeout is None else self._work.wait(timeout)
-
-    def is_completed(self) -> bool:
-        return self._work.is_completed()
-
-    def is_success(self) -> bool:
-        return self._work.is_success()
-
-    def get_future(self) -> Any:
-        return self._work.get_future()
-
-    def _source_rank(self) -> int:
-        return self._work._source_rank()
-
-
-class _Received(_OnHost):
-    """A message on its way to a device tensor: it has arrived once someone has waited for it."""
-
-    def __init__(self, work: Work, held: list[torch.Tensor], tensors: list[torch.Tensor]) -> None:
-        super().__init__(work)
-        self._held, self._tensors = held, tensors
-
-    def wait(self, timeout: timedelta | None = None) -> bool:
-        super().wait(timeout)
-        for tensor, held in zip(self._tensors, self._held, strict=True):
-            tensor.detach().copy_(held)
-        self._held, self._tensors = [], []
-        return True
 
 
 def _listed(tensors: Any) -> list[torch.Tensor]:

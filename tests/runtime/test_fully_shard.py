@@ -1,0 +1,97 @@
+"""FSDP2 and DTensor on two ranks, in the words of a CUDA script, against gloo on the CPU."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.runtime.rank_scripts import run_ranks
+
+pytestmark = [pytest.mark.runtime, pytest.mark.slow]
+
+SCRIPT = """
+    import json
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+    import trcomp.runtime as rt
+
+    if {on_device}:
+        from trcomp.compat import cuda
+
+        cuda.install()
+    device = "cuda" if {on_device} else "cpu"
+    dist.init_process_group("nccl" if {on_device} else "gloo")
+    rank = dist.get_rank()
+    mesh = init_device_mesh(device, (2,))
+    shared = distribute_tensor(torch.arange(8.0).reshape(4, 2).to(device), mesh, [Shard(0)])
+    doubled = shared * 2
+    found = {{
+        "dtensor": doubled.full_tensor().tolist(),
+        "sum": doubled.sum().full_tensor().item(),
+        "other way": doubled.redistribute(mesh, [Shard(1)]).to_local().tolist(),
+    }}
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(
+        torch.nn.Linear(20, 30), torch.nn.Tanh(), torch.nn.Linear(30, 5)
+    ).to(device)
+    for part in (model[0], model[2], model):
+        fully_shard(part)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    inputs, labels = torch.randn(2, 8, 20), torch.randint(0, 5, (2, 8))
+    found["losses"], found["compiles"], early = [], [], rt.metrics()["early_syncs"]
+    for step in range(4):
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(
+            model(inputs[rank].to(device)), labels[rank].to(device)
+        )
+        loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        rt.sync()
+        found["losses"].append(loss.item())
+        found["compiles"].append(rt.metrics()["compiles"])
+    found["early"] = rt.metrics()["early_syncs"] - early
+    found["norm"] = norm.full_tensor().item()
+    found["weights"] = [parameter.full_tensor().tolist() for parameter in model.parameters()]
+    found["fallbacks"] = dict(rt.metrics()["fallbacks"])
+    open(f"found-{{rank}}.json", "w").write(json.dumps(found))
+    dist.destroy_process_group()
+"""
+RANKS = (0, 1)
+
+
+def run(folder: Path, on_device: bool) -> list[dict[str, Any]]:
+    script = SCRIPT.format(on_device=on_device)
+    for ended in run_ranks(script, folder, 2, {"TRCOMP_ENABLED": str(int(on_device))}):
+        assert ended.code == 0, ended.text
+    return [json.loads((folder / f"found-{rank}.json").read_text()) for rank in RANKS]
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return [run(tmp_path_factory.mktemp(str(on)), on) for on in (True, False)]
+
+
+@pytest.mark.parametrize("name", ["dtensor", "sum", "other way", "losses", "norm", "weights"])
+def test_numbers_are_those_of_gloo(found: Any, name: str) -> None:
+    for ours, theirs in zip(*found, strict=True):
+        both = (ours[name], theirs[name])
+        pairs = zip(*both, strict=True) if isinstance(both[0], list) else [both]
+        for mine, other in pairs:
+            torch.testing.assert_close(
+                torch.tensor(mine), torch.tensor(other), rtol=1e-5, atol=1e-5
+            )
+
+
+def test_a_step_with_its_gathers_and_scatters_is_one_graph(found: Any) -> None:
+    for ours in found[0]:
+        assert len(set(ours["compiles"][1:])) == 1, ours["compiles"]
+        assert (ours["early"], ours["fallbacks"]) == (0, {})
