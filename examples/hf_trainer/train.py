@@ -35,6 +35,7 @@ class Words:
     length: int = 16  # tokens of the longest sequence
     pad_to: str = "length"  # or longest: of each batch, so that its shape varies
     dropout: float = 0.0
+    layers: int = 2
 
 
 class Sentences(Dataset):
@@ -97,7 +98,7 @@ def collate(samples, length=None):
 
 def build(words):
     """A model from its configuration, the kind of its data and how samples become batches."""
-    sizes = {"num_hidden_layers": 2, "num_attention_heads": 2, "hidden_size": 32}
+    sizes = {"num_hidden_layers": words.layers, "num_attention_heads": 2, "hidden_size": 32}
     sizes |= {"intermediate_size": 64, "num_labels": NUM_CLASSES}
     drop = {"hidden_dropout_prob": words.dropout, "attention_probs_dropout_prob": words.dropout}
     if words.model == "vit":
@@ -118,7 +119,7 @@ def build(words):
     drop = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), words.dropout)
     ends = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0}
     sizes = {"vocab_size": VOCABULARY, "n_positions": words.length}
-    sizes |= {"n_embd": 32, "n_layer": 2, "n_head": 2}
+    sizes |= {"n_embd": 32, "n_layer": words.layers, "n_head": 2}
     return GPT2LMHeadModel(GPT2Config(**sizes, **drop, **ends)), Counting, padded
 
 

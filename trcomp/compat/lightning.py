@@ -73,18 +73,10 @@ def _take_half_types(module: ModuleType) -> None:
     plugin.convert_module, plugin.convert_input = _convert_module, _convert_input
 
 
+_PACKAGES = ("lightning.pytorch", "lightning.fabric", "pytorch_lightning", "lightning_fabric")
 _CHANGES = {
-    f"{package}.{module}": change
-    for module, change in (
-        ("strategies.xla", _launch_nothing),
-        ("plugins.precision.xla", _take_half_types),
-    )
-    for package in (
-        "lightning.pytorch",
-        "lightning.fabric",
-        "pytorch_lightning",
-        "lightning_fabric",
-    )
+    **{f"{package}.strategies.xla": _launch_nothing for package in _PACKAGES},
+    **{f"{package}.plugins.precision.xla": _take_half_types for package in _PACKAGES},
 }
 
 
@@ -98,7 +90,8 @@ class LightningFinder(MetaPathFinder):
         change = _CHANGES.get(fullname)
         spec = None if change is None else PathFinder.find_spec(fullname, path)
         if change is not None and spec is not None and spec.loader is not None:
-            spec.loader.exec_module = _then(spec.loader.exec_module, change)  # type: ignore[method-assign]
+            changed = _then(spec.loader.exec_module, change)
+            spec.loader.exec_module = changed  # type: ignore[method-assign, assignment]
         return spec
 
 

@@ -1,0 +1,74 @@
+"""Lightning and a plain torchrun script, unmodified."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.e2e import frameworks
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+
+
+def check_equal(ours: dict[str, Any], plain: dict[str, Any], tolerance: float = 1e-5) -> None:
+    """Losses of each step, and what was logged."""
+    assert ours.pop("losses") == pytest.approx(plain.pop("losses"), abs=tolerance)
+    assert ours == pytest.approx(plain, abs=tolerance)
+
+
+@pytest.mark.parametrize("accelerator", ["auto", "gpu"])
+def test_two_ranks(accelerator: str, tmp_path: Path) -> None:
+    words = {"accelerator": accelerator, "devices": 2}
+    job, ours, plain = frameworks.both("lightning", 2, tmp_path, words, {"accelerator": "cpu"})
+    check_equal(ours, plain)
+    assert len(job.ranks) == 2
+
+
+def test_a_checkpoint_is_resumed_and_the_best_is_kept(tmp_path: Path) -> None:
+    words = {"dropout": 0.2, "epochs": 3}
+    whole = frameworks.train("lightning", 1, tmp_path, {**words, "epochs": 2}, "half")
+    checkpoints = whole.output / "checkpoints"
+    kept = sorted(path.name for path in checkpoints.iterdir())
+    assert kept[-1] == "last.ckpt" and kept[0].startswith("epoch=")
+    state = torch.load(checkpoints / "last.ckpt", weights_only=False, map_location="cpu")
+    assert state["epoch"] == 1 and state["global_step"] == 24
+    rest = frameworks.train(
+        "lightning", 1, tmp_path, {**words, "resume": str(checkpoints / "last.ckpt")}, "rest"
+    )
+    assert len(frameworks.history(rest.output)["losses"]) == 12
+    assert json.loads((rest.output / "history.json").read_text())["val_loss"] > 0
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "precision"),
+    [
+        ("auto", "bf16-mixed"),
+        pytest.param("auto", "bf16-true", marks=pytest.mark.long),
+        pytest.param("gpu", "16-mixed", marks=pytest.mark.long),
+        pytest.param("gpu", "bf16-mixed", marks=pytest.mark.long),
+    ],
+)
+def test_half_precision(accelerator: str, precision: str, tmp_path: Path) -> None:
+    words = {"accelerator": accelerator, "precision": precision, "epochs": 1}
+    plain = {"accelerator": "cpu", "precision": "bf16-mixed"}
+    job, ours, due = frameworks.both("lightning", 1, tmp_path, words, plain)
+    check_equal(ours, due, tolerance=2e-2)
+    assert job.counts("fallbacks") == [{}]
+
+
+def test_a_script_for_torchrun_and_gpus(tmp_path: Path) -> None:
+    job, ours, plain = frameworks.both("torchrun", 2, tmp_path, {})
+    check_equal(ours, plain)
+    assert job.counts("compiles") == [job.counts("compiles")[0]] * 2
+    assert job.counts("compiles")[0] <= 5
+    ours, due = (
+        torch.load(place / "model.pt", map_location="cpu")
+        for place in (job.output, tmp_path / "plain")
+    )
+    assert ours.keys() == due.keys()
+    for name in due:
+        torch.testing.assert_close(ours[name], due[name])
