@@ -131,7 +131,12 @@ def stride_as(tensor: torch.Tensor, memory_format: torch.memory_format | None) -
 
 
 def storage_order(size: tuple[int, ...], stride: tuple[int, ...]) -> list[int]:
-    """The dimensions of a dense tensor in the order in which its storage nests them."""
+    """The dimensions of a dense tensor in the order in which its storage nests them.
+
+    Where they nest row by row they stay as they are, those of extent 1 too, whose place is open.
+    """
+    if tuple(stride) == contiguous_stride(tuple(size)):
+        return [*range(len(size))]
     return sorted(range(len(size)), key=lambda d: (-stride[d], size[d], d))
 
 
