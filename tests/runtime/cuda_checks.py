@@ -6,6 +6,7 @@ import copy
 import importlib
 import io
 import pickle
+import warnings
 from typing import Any
 
 import pytest
@@ -122,7 +123,8 @@ def streams() -> None:
     end.record()
     torch.cuda.synchronize()
     assert start.elapsed_time(end) > 0
-    side = torch.cuda.Stream()
+    assert torch.cuda.Event(True).query()
+    side = torch.cuda.Stream(device="cuda")
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         z = y + 1
@@ -262,6 +264,18 @@ def compiled() -> None:
     assert doubled(torch.ones(2, device="cuda")).tolist() == [2.0, 2.0]
 
 
+def scripted() -> None:
+    """`torch.jit.script` still knows torch's own functions."""
+
+    def padded(x: torch.Tensor, count: int) -> torch.Tensor:
+        return torch.cat([x, torch.zeros(count)])
+
+    script: Any = torch.jit.script
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        assert script(padded)(torch.ones(1), 2).tolist() == [1.0, 0.0, 0.0]
+
+
 def default_types() -> None:
     """The spelling before `set_default_device`."""
     torch.set_default_tensor_type("torch.cuda.DoubleTensor")
@@ -305,6 +319,7 @@ CHECKS = [
     switches,
     mixed_precision,
     compiled,
+    scripted,
     default_types,
     refusals,
 ]

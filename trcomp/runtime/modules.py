@@ -62,7 +62,9 @@ def _apply_to_lazy(
 
 
 def register() -> None:
-    """Convert modules by swapping."""
+    """Convert modules by swapping; have them call operators that are lowered."""
+    # The encoder layer's fused form, in evaluation, is one operator of torch's own kernels.
+    torch.backends.mha.set_fastpath_enabled(False)
     torch.__future__.set_swap_module_params_on_conversion(True)
     torch.utils.swap_tensors = _swap_or_set
     setattr(LazyModuleMixin, "_apply", _apply_to_lazy)  # noqa: B010 - the mixin has none

@@ -10,6 +10,7 @@ import torch
 from torch._utils import _get_device_index
 
 from trcomp.compat.cuda import names
+from trcomp.runtime import streams
 from trcomp.runtime.device import Process
 from trcomp.runtime.device_module import DeviceProperties, XlaModule
 
@@ -132,6 +133,16 @@ def set_rng_state_all(new_states: Any) -> None:
     XlaModule.set_rng_state(new_states[min(names.index(), len(new_states) - 1)])
 
 
+class Event(streams.Event):
+    """`torch.cuda.Event`, whose arguments come in another order than `torch.Event`'s."""
+
+    def __new__(cls, enable_timing: bool = False, *args: Any, **kwargs: Any) -> Any:
+        return super().__new__(cls, enable_timing=enable_timing)
+
+    def __init__(self, enable_timing: bool = False, *args: Any, **kwargs: Any) -> None:
+        super().__init__(enable_timing=enable_timing)
+
+
 class StreamContext:
     """`with torch.cuda.stream(s):`, which changes nothing: there is one stream."""
 
@@ -235,7 +246,7 @@ def _memory() -> dict[str, Any]:
 def _streams() -> dict[str, Any]:
     return {
         "Stream": XlaModule.Stream,
-        "Event": XlaModule.Event,
+        "Event": Event,
         "current_stream": lambda device=None: XlaModule.current_stream(),
         "default_stream": lambda device=None: XlaModule.current_stream(),
         "set_stream": XlaModule.set_stream,
@@ -251,6 +262,11 @@ def _nvtx() -> dict[str, Any]:
     return {"range": ranged, **dict.fromkeys(quiet, _nothing)}
 
 
+def _check_device(device: Any) -> None:
+    """What a stream or an event is asked for: any of the host's devices."""
+    names.check(None if device is None else _get_device_index(device, optional=True))
+
+
 def register() -> None:
     """Put them in the place of torch's, in `torch.cuda` and in the modules it takes them from."""
     cuda: Any = torch.cuda
@@ -261,6 +277,7 @@ def register() -> None:
                 setattr(module, name, answer)
     for name, answer in _nvtx().items():
         setattr(cuda.nvtx, name, answer)
+    setattr(streams, "_check", _check_device)  # noqa: B010
     for name in ("start", "stop"):
         setattr(cuda.profiler, name, _nothing)
     cuda.nccl.is_available = _answer(True)

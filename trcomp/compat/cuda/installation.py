@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import _tensor_str
+from torch._subclasses.fake_tensor import FakeTensor
 
 from trcomp.compat.cuda import (
     autocast,
@@ -46,6 +47,7 @@ def install() -> None:
     _register_modules()
     _register_profiler()
     _register_printing()
+    _register_tracing()
     torch.cuda.OutOfMemoryError = torch.OutOfMemoryError = DeviceMemoryError  # type: ignore[misc,assignment]
 
 
@@ -66,7 +68,8 @@ def _register_modules() -> None:
 
     @wraps(compiled)
     def compile_(model: Any = None, **kwargs: Any) -> Any:
-        if kwargs.get("backend") in (None, "inductor", "cudagraphs"):
+        # What is traced knows the device by its own name, and would branch by that.
+        if not Process.is_asked_for:
             _tell("torch.compile changes nothing: XLA compiles the whole step as it is")
             kwargs |= {"disable": True, "backend": "eager", "mode": None, "options": None}
         return compiled(model, **kwargs)
@@ -99,6 +102,16 @@ def _register_profiler() -> None:
         start(self, *args, **kwargs)
 
     profile.__init__ = start_without_cuda
+
+
+def _register_tracing() -> None:
+    """Tensors that stand in for others while a graph is traced are on the device by its own name.
+
+    torch's C++ ends the process where it meets one that says `cuda`.
+    """
+    stand_in: Any = FakeTensor
+    named: Any = stand_in._normalize_fake_device
+    stand_in._normalize_fake_device = staticmethod(lambda device: named(names.own(device)))
 
 
 _told: set[str] = set()

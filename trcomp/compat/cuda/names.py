@@ -116,7 +116,10 @@ def shown(device: torch.device) -> torch.device:
 
 
 def _device(tensor: torch.Tensor) -> torch.device:
-    return shown(_held(tensor))
+    device: torch.device = _held(tensor)
+    # A wrapper of tensors answers torch's C++ with this, which knows the device by its own name.
+    wraps = type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
+    return device if wraps or torch._is_functional_tensor(tensor) else shown(device)
 
 
 def _is_cuda(tensor: torch.Tensor) -> bool:

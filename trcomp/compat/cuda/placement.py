@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch._ops import OpOverload
+from torch.jit import _builtins
 from torch.utils import _device
 from torch.utils._pytree import tree_map_only
 
@@ -98,9 +99,19 @@ def _register_constructors() -> None:
     for module in (torch, torch.fft, torch.nested, torch.signal.windows):
         for name, function in list(vars(module).items()):
             if callable(function) and _is_in(function, constructors):
-                setattr(module, name, _placing(function))
+                _replace(module, name)
     for name in _LIKE.split():
-        setattr(torch, name, _placing(getattr(torch, name)))
+        _replace(torch, name)
+
+
+def _replace(module: Any, name: str) -> None:
+    function = getattr(module, name)
+    placed = _placing(function)
+    setattr(module, name, placed)
+    # `torch.jit.script` knows torch's functions by identity.
+    operator = _builtins._find_builtin(function)
+    if operator is not None:
+        _builtins._register_builtin(placed, operator)
 
 
 def _is_in(function: Any, functions: Any) -> bool:
