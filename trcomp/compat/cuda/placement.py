@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
@@ -127,7 +128,11 @@ def _override_kernels() -> None:
         packet, _, overload = name.partition(".")
         op = getattr(getattr(torch.ops.aten, packet), overload or "default")
         if any(argument.name == "device" for argument in op._schema.arguments):
-            _named.impl(name, _bound(op), "CUDA", allow_override=True)
+            with warnings.catch_warnings():
+                warnings.filterwarnings(
+                    "ignore", "Warning only once for all operators", UserWarning
+                )
+                _named.impl(name, _bound(op), "CUDA", allow_override=True)
 
 
 def _bound(op: OpOverload) -> Callable[..., Any]:
