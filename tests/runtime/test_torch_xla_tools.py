@@ -112,7 +112,9 @@ def test_pending_tensors_as_a_graph_and_as_a_program(xm: Any, tmp_path: Path) ->
     assert xm.get_stablehlo_bytecode([y])[:4] == b"ML\xefR"
     save_tensors_graph(tmp_path, "step", [y])
     assert "sin" in (tmp_path / "step-0.text").read_text()
+    assert "Pending: True" in torch_xla._XLAC._get_xla_tensor_debug_info(y)
     rt.sync()
+    assert torch_xla._XLAC._get_xla_tensors_text([y]) == "torch.float32[3] = xla::device_data"
     with pytest.raises(ValueError, match="pending"):
         xm.get_stablehlo([y])
 
@@ -227,3 +229,22 @@ def test_the_bridge_of_torchs_backend_records_a_traced_graph() -> None:
     x = torch.ones(2, 3, device="xla")
     call = extract_compiled_graph(torch.fx.symbolic_trace(model), (x,))
     torch.testing.assert_close(call(x), model(x))
+
+
+def test_data_of_a_scripts_own_takes_itself_apart(xm: Any) -> None:
+    from torch_xla.utils.utils import DataWrapper
+
+    class Pair(DataWrapper):
+        def get_tensors(self) -> list[torch.Tensor]:
+            return [torch.ones(1), torch.zeros(1)]
+
+        def from_tensors(self, tensors: Any) -> Any:
+            return dict(enumerate(tensors))
+
+    for moved in (
+        xm.send_cpu_data_to_device(Pair(), xm.xla_device()),
+        xm.send_cpu_data_to_device([Pair()], xm.xla_device())[0],
+    ):
+        assert [tensor.device.type for tensor in moved.values()] == ["xla", "xla"]
+    (single,) = xm.send_cpu_data_to_device(torch.ones(2), "xla")
+    assert single.device.type == "xla"

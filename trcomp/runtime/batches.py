@@ -15,8 +15,9 @@ def map_tensors(batch: Any, move: Callable[[torch.Tensor], torch.Tensor]) -> Any
     """A batch of the same types with `move` applied to each of its tensors.
 
     Tuples, named tuples, lists, dicts and their subclasses, `UserDict`s such as transformers'
-    `BatchEncoding`, and dataclasses keep their type, their order and what else they carry. The
-    batch itself is left as it was; anything without tensors is passed on.
+    `BatchEncoding`, and dataclasses keep their type, their order and what else they carry. What has
+    `get_tensors` and `from_tensors` (torch_xla's `DataWrapper`) takes itself apart and makes the
+    batch. The batch itself is left as it was; anything without tensors is passed on.
     """
     if isinstance(batch, torch.Tensor):
         return move(batch)
@@ -36,6 +37,8 @@ def map_tensors(batch: Any, move: Callable[[torch.Tensor], torch.Tensor]) -> Any
         return moved
     if isinstance(batch, Mapping):
         return {key: map_tensors(item, move) for key, item in batch.items()}
+    if hasattr(batch, "get_tensors") and hasattr(batch, "from_tensors"):
+        return batch.from_tensors([map_tensors(item, move) for item in batch.get_tensors()])
     if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
         return _map_dataclass(batch, move)
     return batch

@@ -71,8 +71,40 @@ def _xla_set_mat_mul_precision(precision: str) -> None:
 
 
 def _get_xla_tensors_text(tensors: Tensors) -> str:
-    """The graph that computes pending tensors, as trcomp records it."""
-    return str(_graph(tensors))
+    """The graph that computes pending tensors, as trcomp records it, and those computed already."""
+    computed = [] if tensors is None else [t for t in tensors if not _is_pending(t)]
+    lines = [f"{t.dtype}{list(t.size())} = xla::device_data" for t in computed]
+    if tensors is None or len(computed) < len(tensors):
+        lines.append(str(_graph(tensors)))
+    return "\n".join(lines)
+
+
+def _get_xla_tensor_debug_info(tensor: torch.Tensor) -> str:
+    """What is known of a tensor: where it is, whether it is computed, and of what."""
+    return "\n".join(
+        [
+            f"XLA Shape: {tensor.dtype}{list(tensor.size())}",
+            f"Device: {tensor.device}",
+            f"Pending: {_is_pending(tensor)}",
+            f"IR: {_get_xla_tensors_text([tensor])}",
+        ]
+    )
+
+
+def _get_executed_fallback_ops() -> list[str]:
+    from .debug import metrics
+
+    return metrics.executed_fallback_ops()
+
+
+def _get_git_revs() -> dict[str, str]:
+    return {"xla": "", "torch": torch.version.git_version or ""}
+
+
+def _is_pending(tensor: torch.Tensor) -> bool:
+    from trcomp.runtime import storage
+
+    return storage.value_of(tensor).node is not None
 
 
 def _get_xla_tensors_hlo(tensors: Tensors) -> str:
@@ -105,7 +137,7 @@ def _graph(tensors: Tensors) -> Any:
     pending = ir.take_pending()
     ir.restore_pending(pending)
     if tensors is not None:
-        pending = [v for v in map(storage.value_of, tensors) if v.node is not None]
+        pending = [storage.value_of(tensor) for tensor in tensors if _is_pending(tensor)]
     if not pending:
         raise ValueError("None of the tensors is pending: all of them have been computed.")
     return graph.build(pending, donate=False)

@@ -94,5 +94,7 @@ def _to_cpu(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def send_cpu_data_to_device(datas: Any, device: Any, input_sharding: Any = None) -> Any:
-    """The data with its tensors on the device."""
+    """The data with its tensors on the device; a lone tensor gives a list of one."""
+    if isinstance(datas, torch.Tensor):
+        datas = [datas]
     return batches.map_tensors(datas, lambda tensor: tensor.to(device))
