@@ -92,6 +92,7 @@ def main():
         first = int(args.resume.name.removeprefix("epoch-")) + 1
     history = []
     for epoch in range(first, args.epochs):
+        train.set_epoch(epoch)  # the order of its samples, also in a run that is resumed
         losses = train_epoch(accelerator, model, optimizer, schedule, train)
         history.append({"losses": losses, **evaluate(accelerator, model, held_out)})
         accelerator.print(f"epoch {epoch}: loss {losses[-1]:.4f}, {history[-1]}")

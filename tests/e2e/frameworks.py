@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from trcomp import Estimator, TrainingCompilerConfig
+from trcomp import Estimator, TrainingCompilerConfig, flags
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 Words = dict[str, Any]
@@ -36,7 +36,7 @@ def train(example: str, devices: int, place: Path, words: Words, name: str = "tr
     Args:
         example: A directory of examples/.
         devices: Its ranks.
-        place: Where its home is; jobs of one home share executables.
+        place: Where its home is; jobs of one place share executables.
         words: The hyperparameters.
         name: Of the directory of its results.
     """
@@ -44,6 +44,7 @@ def train(example: str, devices: int, place: Path, words: Words, name: str = "tr
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRCOMP_HOME", str(place / "home"))
         patch.setenv("GPU_NUM_DEVICES", str(devices))
+        patch.setenv(flags.CACHE.name, str(place / "executables"))
         estimator = Estimator(
             "train.py",
             EXAMPLES / example,
