@@ -25,6 +25,7 @@ from trcomp.compat.process_group import accept_nccl
 from trcomp.errors import DeviceMemoryError
 from trcomp.runtime.device import Process, is_on_device
 
+_OWN_BACKENDS = ("trcomp", "openxla", "aot_torchxla_trace_once", "torchxla_trace_once")
 _done = False
 
 
@@ -68,10 +69,14 @@ def _register_modules() -> None:
 
     @wraps(compiled)
     def compile_(model: Any = None, **kwargs: Any) -> Any:
+        backend = kwargs.get("backend")
+        is_for_cuda = backend in (None, "inductor", "cudagraphs")
         # What is traced knows the device by its own name, and would branch by that.
-        if not Process.is_asked_for:
+        if Process.shown is not None or (is_for_cuda and not Process.is_asked_for):
             _tell("torch.compile changes nothing: XLA compiles the whole step as it is")
             kwargs |= {"disable": True, "backend": "eager", "mode": None, "options": None}
+        elif backend in _OWN_BACKENDS:
+            Process.is_asked_for = True
         return compiled(model, **kwargs)
 
     setattr(torch, "compile", compile_)  # noqa: B010
