@@ -64,6 +64,14 @@ def _xla_real_devices(devices: Sequence[str] = ()) -> list[str]:
     return [f"{runtime.device_type()}:{rt.local_rank()}"]
 
 
+def _xla_set_enable_alias_with_buffer_donor_config(should_alias: bool) -> None:
+    """Accepted: what may be overwritten is found at every step."""
+
+
+def _xla_get_enable_alias_with_buffer_donor_config() -> bool:
+    return True
+
+
 def _xla_set_mat_mul_precision(precision: str) -> None:
     from . import backends
 
