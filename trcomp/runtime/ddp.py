@@ -19,9 +19,10 @@ _verify_parameters = c10d._verify_params_across_processes
 class Reducer(c10d.Reducer):
     """torch's reducer of gradients; what it counts for itself stays on the host."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, params: Any, *args: Any, **kwargs: Any) -> None:
+        self.on_device = any(is_device_tensor(param) for param in params)
         with counts_on_host():
-            super().__init__(*args, **kwargs)
+            super().__init__(params, *args, **kwargs)
 
     def _set_static_graph(self) -> None:
         with counts_on_host():
@@ -37,6 +38,22 @@ class Reducer(c10d.Reducer):
         if rebuilt:
             evaluate()
         return rebuilt
+
+
+class Logger(c10d.Logger):
+    """torch's record of how DDP is used."""
+
+    def __init__(self, reducer: Reducer) -> None:
+        super().__init__(reducer)
+        self._times = not reducer.on_device
+
+    def set_runtime_stats_and_log(self) -> None:
+        """Nothing on the device: it has no times of its own while it is recorded.
+
+        torch would say on each rank that it measures other devices only.
+        """
+        if self._times:
+            super().set_runtime_stats_and_log()
 
 
 def verify_parameters(*args: Any) -> Any:
@@ -142,6 +159,7 @@ def register() -> None:
     """Put them where torch looks for its own."""
     for module, name, ours in (
         (dist, "Reducer", Reducer),
+        (dist, "Logger", Logger),
         (dist, "_verify_params_across_processes", verify_parameters),
         (batchnorm, "sync_batch_norm", _SyncBatchNormByDevice),
     ):
