@@ -365,6 +365,25 @@ def old_spellings() -> dict[str, Any]:
     return {"gradient": value.grad.tolist()}
 
 
+def skipped_steps() -> dict[str, Any]:
+    """A gradient scaler whose optimizer has no fused form, and batches that overflow."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    torch.manual_seed(0)
+    layer: Any = nn.Linear(4, 2).to(device)
+    optimizer = torch.optim.RMSprop(layer.parameters(), lr=0.01)
+    scaler = torch.amp.GradScaler(device, init_scale=4.0, growth_interval=2)
+    values, counts = [], []
+    for step in range(6):
+        optimizer.zero_grad()
+        batch = torch.ones(2, 4) * (float("inf") if step in (1, 3) else 1.0)
+        scaler.scale(layer(batch.to(device)).sum()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        values.append((layer.weight.sum().item(), scaler.get_scale()))
+        counts.append(compiles())
+    return {"values": values, "compiles": counts}
+
+
 IDIOMS = [
     nanogpt,
     nanogpt_float32,
@@ -378,6 +397,7 @@ IDIOMS = [
     checkpointed,
     own_function,
     old_spellings,
+    skipped_steps,
 ]
 
 

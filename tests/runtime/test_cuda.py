@@ -28,6 +28,7 @@ NO_COMPILE_AFTER = {
     "nanogpt_float16": 2,
     "gan": 2,
     "evaluation": 4,
+    "skipped_steps": 4,
 }
 """After how many rounds a script's graphs are all compiled."""
 

@@ -43,8 +43,11 @@ def note_upload() -> None:
 
 def _note_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
     """After `optimizer.step()`."""
-    if Process.shown is None or not _is_on_device(optimizer):
-        return
+    if Process.shown is not None and _is_on_device(optimizer):
+        _end_step()
+
+
+def _end_step() -> None:
     if _Passes.in_step:
         _Passes.in_last_step = _Passes.in_step
         _Passes.in_step = 0
@@ -72,6 +75,7 @@ def _accumulates() -> bool:
 def register() -> None:
     """Watch optimizers and backward passes."""
     register_optimizer_step_post_hook(_note_step)
+    _watch_scalers()
     run = graph._engine_run_backward
 
     @wraps(run)
@@ -88,3 +92,17 @@ def register() -> None:
 
     graph._engine_run_backward = run_backward
     torch.autograd._engine_run_backward = run_backward  # type: ignore[attr-defined]
+
+
+def _watch_scalers() -> None:
+    """A step that a gradient scaler skips, as gradients overflowed, has ended too."""
+    scaler: Any = torch.amp.GradScaler
+    update = scaler.update
+
+    @wraps(update)
+    def updated(*args: Any, **kwargs: Any) -> None:
+        update(*args, **kwargs)
+        if Process.shown is not None and _Passes.in_step:
+            _end_step()
+
+    scaler.update = updated
