@@ -115,7 +115,10 @@ def test_compile_options_of_a_region_are_refused(torch_xla: Any) -> None:
 
 
 def test_eager_mode_computes_each_operator_except_in_regions(torch_xla: Any) -> None:
+    import torch_xla.debug.metrics as met
     from torch_xla.experimental import eager_mode, eager_mode_context, is_eager_mode
+
+    met.clear_all()
 
     x = torch.ones(3, device="xla")
     rt.sync()
@@ -132,6 +135,7 @@ def test_eager_mode_computes_each_operator_except_in_regions(torch_xla: Any) -> 
 
         assert region(x).tolist() == y.tolist() == [4, 4, 4]
         assert counted("executions") - executions == 4
+    assert met.metric_data("EagerOpExecuteTime")[0] == 3
     assert not is_eager_mode()
     eager_mode(False)
 

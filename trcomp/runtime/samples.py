@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict, deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 _KEPT = 1024
 
@@ -21,6 +23,20 @@ class Series:
 series: defaultdict[str, Series] = defaultdict(Series)
 
 
+_prefix = ""
+
+
+@contextmanager
+def prefixed(prefix: str) -> Iterator[None]:
+    """Measurements of a block are kept apart, under names that begin with `prefix`."""
+    global _prefix
+    before, _prefix = _prefix, prefix
+    try:
+        yield
+    finally:
+        _prefix = before
+
+
 def note(name: str, value: float) -> None:
     """Add a measurement.
 
@@ -28,7 +44,7 @@ def note(name: str, value: float) -> None:
         name: Of what, with its unit.
         value: The measurement.
     """
-    held = series[name]
+    held = series[_prefix + name]
     held.count += 1
     held.total += value
     held.recent.append((time.time(), value))

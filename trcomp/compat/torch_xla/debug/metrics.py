@@ -27,6 +27,8 @@ _MARKS = "MarkStep"
 _METRICS = {
     "CompileTime": ("compile_seconds", 1e9),
     "ExecuteTime": ("execute_seconds", 1e9),
+    "EagerOpCompileTime": ("eager_compile_seconds", 1e9),
+    "EagerOpExecuteTime": ("eager_execute_seconds", 1e9),
     "TransferToDeviceTime": ("upload_seconds", 1e9),
     "TransferFromDeviceTime": ("download_seconds", 1e9),
     "OutboundData": ("upload_bytes", 1.0),

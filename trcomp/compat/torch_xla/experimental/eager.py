@@ -10,6 +10,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from trcomp import flags
 
+EAGER = "eager_"
+"""What the measurements of operators that are computed at once begin with."""
+
 
 class _AtOnce(TorchDispatchMode):
     """Computes all that is pending after each operator."""
@@ -17,10 +20,12 @@ class _AtOnce(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        from trcomp.runtime.samples import prefixed
         from trcomp.runtime.sync import evaluate
 
-        made = func(*args, **(kwargs or {}))
-        evaluate()
+        with prefixed(EAGER):
+            made = func(*args, **(kwargs or {}))
+            evaluate()
         return made
 
 
