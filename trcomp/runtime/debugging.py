@@ -63,7 +63,7 @@ def _casts_within(op: OpOverload) -> bool:
     """Whether autocast acts on the parts of a composed operator, which are compared themselves."""
     return (
         torch.is_autocast_enabled(NAME)
-        and not torch._C._dispatch_tls_is_dispatch_key_excluded(_AUTOCAST)  # type: ignore[attr-defined]
+        and not torch._C._dispatch_tls_is_dispatch_key_excluded(_AUTOCAST)
         and torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), _COMPOSED)
     )
 

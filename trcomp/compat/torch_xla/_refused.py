@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, NoReturn
 
+from trcomp import flags
 from trcomp.errors import UnsupportedError
 
 
@@ -92,8 +93,8 @@ REFUSALS = (
     Refusal(
         "debug.model_comparator debug.metrics_compare_utils debug.frame_parser_util",
         "comparing saved tensors and reports is not offered",
-        "TRCOMP_CHECK=1 compares each operator with torch on the CPU, and torch_xla.debug.metrics "
-        "has the numbers.",
+        f"{flags.CHECK.name}=1 compares each operator with torch on the CPU, and "
+        "torch_xla.debug.metrics has the numbers.",
     ),
 )
 _BY_MODULE = {f"torch_xla.{name}": entry for entry in REFUSALS for name in entry.modules.split()}
