@@ -62,8 +62,9 @@ def load(graph: Graph) -> Any | None:
         if hashlib.sha256(payload).digest() != digest:
             raise ValueError("the file is not as it was written")
         devices = jax.devices() if graph.collective else [client.device()]
+        code, in_tree, out_tree = pickle.loads(payload)
         executable = serialize_executable.deserialize_and_load(
-            *pickle.loads(payload), execution_devices=devices
+            code, in_tree, out_tree, execution_devices=devices
         )
     except Exception:  # Whatever is wrong with it, compiling is the answer.
         with contextlib.suppress(OSError):

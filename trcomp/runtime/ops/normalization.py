@@ -238,8 +238,9 @@ def _batch_norm_functional(
     eps: float,
 ) -> tuple[torch.Tensor, ...]:
     """`_native_batch_norm_legit` that returns new running statistics and leaves the old ones."""
-    running = [running_mean.clone(), running_var.clone()]
-    return (*batch_norm(input, weight, bias, *running, training, momentum, eps), *running)
+    mean, var = running_mean.clone(), running_var.clone()
+    made = batch_norm(input, weight, bias, mean, var, training, momentum, eps)
+    return (*made, mean, var)
 
 
 @lowers("native_batch_norm_backward")
