@@ -34,6 +34,10 @@ _OWN_LINE = re.compile(r"\[(\S+ )?trcomp\] |(\[\S+\] )?\[pip\] ")
 """The entrypoint's and pip's lines, which come before the first of a worker's."""
 
 
+_TOLD_FROM = 3
+"""Shapes from which a graph that is compiled again is told of: two are a short last batch."""
+
+
 def run(
     job: Job, submit: Callable[[], None], console: Console, *, show_logs: bool, compiles: bool
 ) -> JobRecord:
@@ -93,7 +97,24 @@ def report_rows(totals: dict[str, Any]) -> list[tuple[str, str]]:
     if fallbacks:
         counts = ", ".join(f"{op} ({count})" for op, count in sorted(fallbacks.items()))
         rows.append(("ops on the CPU", counts))
-    return rows
+    return rows + [("compiled again", text) for text in _repeated(totals.get("varying", []))]
+
+
+def _repeated(graphs: list[dict[str, Any]]) -> list[str]:
+    """Of each graph that was compiled for three shapes or more: which input varies, what helps."""
+    told = []
+    for graph in graphs:
+        if graph["compiles"] < _TOLD_FROM:
+            continue
+        first = graph["inputs"][0]
+        shapes = ["x".join(map(str, shape)) for shape in first["shapes"]]
+        told.append(
+            f"{graph['compiles']} times a graph of {graph['operations']} operations, recorded by "
+            f"{graph['line']}: its input "
+            f"{first['input']} ({first['dtype']}) came as {shapes[0]}, {shapes[1]}, ... "
+            f"{shapes[-1]}; pad to one length or to a few"
+        )
+    return told
 
 
 def stage_text(step: Transition, begin: datetime) -> str:

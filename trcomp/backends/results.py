@@ -125,6 +125,9 @@ def _totals(ranks: list[dict[str, Any]]) -> dict[str, Any]:
     rates = [rank["samples_per_second"] for rank in ranks if rank.get("samples_per_second")]
     if rates:
         totals["samples_per_second"] = sum(rates)
+    varying = next((rank["varying"] for rank in ranks if rank.get("varying")), None)
+    if varying:
+        totals["varying"] = varying
     fallbacks: dict[str, int] = {}
     for rank in ranks:
         for op, count in (rank.get("fallbacks") or {}).items():

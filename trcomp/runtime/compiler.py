@@ -17,7 +17,7 @@ from jax.sharding import PartitionSpec
 
 from trcomp import flags
 from trcomp.errors import InternalError
-from trcomp.runtime import client, dump, persistent, views
+from trcomp.runtime import client, dump, persistent, varying, views
 from trcomp.runtime.bodies import ARGUMENT, REGION, Body, Constant
 from trcomp.runtime.dtypes import TO_JAX, Scalar, cast, opmath
 from trcomp.runtime.graph import Graph, Place
@@ -236,12 +236,14 @@ def compile_graph(graph: Graph) -> Executable:
     """Trace, lower and compile a graph, or load what an earlier process made of it."""
     client.start()
     reused = _reusable(graph)
+    reason = varying.note(graph)
     start = time.perf_counter()
     compiled = persistent.load(graph)
     if compiled is not None:
         counters.loads += 1
     else:
-        tell(f"compiling a graph of {len(graph.nodes)} operations", graph)
+        again = f" again: {reason}" if reason else ""
+        tell(f"compiling a graph of {len(graph.nodes)} operations{again}", graph)
         lowered = lower_graph(graph)
         compiled = lowered.compile()
         if flags.DEBUG.get():

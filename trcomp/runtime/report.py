@@ -20,7 +20,7 @@ from typing import Any
 
 from trcomp import flags
 from trcomp.env.topology import Topology
-from trcomp.runtime import own_rank
+from trcomp.runtime import own_rank, varying
 from trcomp.runtime.metrics import counters, metrics
 
 _loaded = time.perf_counter()
@@ -64,6 +64,7 @@ def summarize() -> dict[str, Any]:
         "world_size": own.world_size,
         "host": host_name(),
         **metrics(),
+        "varying": varying.summary(),
         "first_step_seconds": marks[0] - _loaded if marks else None,
         "steady_step_seconds": steady,
         "samples_per_step": per_step,
