@@ -10,7 +10,7 @@ import platform
 import sys
 from pathlib import Path
 
-NAMES = ("recording", "training_step")
+NAMES = ("compiled", "recording", "training_step")
 RESULTS = Path(__file__).parent / "results"
 
 

@@ -54,7 +54,7 @@ class Region:
 
     Attributes:
         signature: Of the node that a call records.
-        tensors: Positions of the arguments that bring the region's storages.
+        storages: Which of a call's storages are the region's; a storage may come more than once.
         constants: Keeps what the function made of host values.
         num_draws: Keys that a call takes from the random stream.
         sources: For each number of a call: (0, draw), or (1, argument, element).
@@ -64,7 +64,7 @@ class Region:
     """
 
     signature: Signature
-    tensors: tuple[int, ...]
+    storages: tuple[int, ...]
     constants: tuple[Value, ...]
     num_draws: int
     sources: tuple[tuple[int, ...], ...]
@@ -72,11 +72,16 @@ class Region:
     made: tuple[Made, ...]
     results: tuple[Any, ...]
 
-    def __call__(self, arguments: Sequence[Any]) -> list[Any]:
-        """Record one node; the results, in order."""
+    def __call__(self, arguments: Sequence[Any], storages: Sequence[Any]) -> list[Any]:
+        """Record one node; the results, in order.
+
+        Args:
+            arguments: As those of the capture, and laid out alike.
+            storages: Of the device tensors among them, in order.
+        """
         if Process.forked:
             check_fork()
-        held = [arguments[i].untyped_storage() for i in self.tensors]
+        held = [storages[i] for i in self.storages]
         node = Node(self.signature, self._operands(held), self._numbers(arguments))
         counters.recorded_nodes += 1
         for i, output in self.written:
@@ -120,15 +125,20 @@ def _number(argument: Any, element: int) -> float | int:
     return argument
 
 
-def layout(tensor: torch.Tensor) -> tuple[Hashable, ...]:
-    """What a capture depends on in a device tensor."""
-    return (
-        tensor.size(),
-        tensor.stride(),
-        tensor.storage_offset(),
-        tensor.dtype,
-        tensor.untyped_storage().nbytes(),
-    )
+def layouts(tensors: Sequence[torch.Tensor], storages: Sequence[Any]) -> tuple[Hashable, ...]:
+    """What a capture depends on in device tensors of known dtypes: where they lie, what is shared.
+
+    Args:
+        tensors: On the device.
+        storages: Of each.
+    """
+    key: list[Hashable] = []
+    for tensor, held in zip(tensors, storages, strict=True):
+        key += (tensor.size(), tensor.stride(), tensor.storage_offset(), held.nbytes())
+    first = {id(held): i for i, held in enumerate(storages)}
+    if len(first) < len(storages):
+        key += (first[id(held)] for held in storages)
+    return tuple(key)
 
 
 @lru_cache(maxsize=1 << 14)
@@ -140,25 +150,27 @@ class _Placeholders:
     """Stand-ins for a call's arguments: tensors over storages that have no value."""
 
     def __init__(self, arguments: Sequence[Any]) -> None:
-        self.tensors: list[int] = []
+        self.chosen: list[int] = []
         self.storages: list[Any] = []
         self.values: list[Value] = []
         self._known: dict[int, int] = {}
-        self.arguments = [self._stand_in(i, a) for i, a in enumerate(arguments)]
+        self._num_tensors = 0
+        self.arguments = [self._stand_in(argument) for argument in arguments]
 
     def position(self, held: Any) -> int | None:
         """Which argument's storage this is, if it is one."""
         return self._known.get(held._cdata)
 
-    def _stand_in(self, index: int, argument: Any) -> Any:
+    def _stand_in(self, argument: Any) -> Any:
         if not isinstance(argument, torch.Tensor) or argument.device.type != NAME:
             return argument
         real = argument.untyped_storage()
         position = self._known.get(real._cdata)
         if position is None:
             position = self._known[real._cdata] = len(self.storages)
-            self.tensors.append(index)
+            self.chosen.append(self._num_tensors)
             self._add(argument, real.nbytes())
+        self._num_tensors += 1
         view = storage.view_of(argument)
         stand_in = _make_tensor(view.size, view.dtype)
         return storage.relayout(stand_in, self.storages[position], view)
@@ -293,7 +305,7 @@ class _Recording:
         constants = tuple(leaf.owner() for leaf in self.graph.leaves)
         return Region(
             signature=self._signature(origin, count),
-            tensors=tuple(self.placeholders.tensors),
+            storages=tuple(self.placeholders.chosen),
             constants=constants,  # type: ignore[arg-type]
             num_draws=len(self.keys),
             sources=tuple(self.sources),
