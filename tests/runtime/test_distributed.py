@@ -49,6 +49,7 @@ SCRIPT = """
     found["scaled"] = rt.all_reduce("sum", mine, scale=0.5).tolist()
     one_group = [list(range(world))]
     found["one group"] = rt.all_reduce("sum", mine, groups=one_group).tolist()
+    found["gathered alone"] = rt.all_gather(mine, groups=[[r] for r in range(world)]).tolist()
     found["alone"] = rt.all_reduce("sum", mine, groups=[[r] for r in range(world)]).tolist()
 
     several = [held(rank + 1.0), held(rank, 2, dtype=torch.int32)]
@@ -282,7 +283,8 @@ def test_groups_that_are_no_partition_of_the_ranks_are_refused() -> None:
 
 
 def test_a_group_of_its_own_reduces_nothing(found: Any) -> None:
-    assert [found[2, rank]["alone"] for rank in (0, 1)] == [[1, 2], [2, 3]]
+    for name in ("alone", "gathered alone"):
+        assert [found[2, rank][name] for rank in (0, 1)] == [[1, 2], [2, 3]]
 
 
 # Buckets.

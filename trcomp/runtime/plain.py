@@ -158,14 +158,25 @@ def optimizer_step(
     return loss
 
 
-def reduce_gradients(optimizer: torch.optim.Optimizer) -> None:
-    """Average the gradients of the optimizer's parameters over the ranks, in place."""
-    world = world_size()
-    if world == 1:
+def reduce_gradients(
+    optimizer: torch.optim.Optimizer, groups: Sequence[Sequence[int]] | None = None
+) -> None:
+    """Average the gradients of the optimizer's parameters over the ranks, in place.
+
+    Args:
+        optimizer: Whose parameters.
+        groups: None, or the ranks of each group; each averages its own.
+
+    Raises:
+        UnsupportedError: A rank is in no group or in several.
+    """
+    partition = reductions.partition(groups, world_size())
+    size = _group_size(partition)
+    if size == 1:
         return
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     gradients = [p.grad for p in parameters if p.grad is not None]
-    _all_reduce_buckets(gradients, dist.ReduceOp.SUM, 1 / world)
+    _all_reduce_buckets(gradients, dist.ReduceOp.SUM, 1 / size, partition)
 
 
 def all_reduce(
@@ -196,13 +207,17 @@ def all_reduce(
     return None
 
 
-def all_gather(value: torch.Tensor, dim: int = 0) -> torch.Tensor:
+def all_gather(
+    value: torch.Tensor, dim: int = 0, groups: Sequence[Sequence[int]] | None = None
+) -> torch.Tensor:
     """All ranks' tensors, concatenated along `dim` in the order of ranks."""
     if world_size() == 1:
         return value.detach().clone()
     _connect()
-    parts = [torch.empty_like(value) for _ in range(world_size())]
-    dist.all_gather(parts, value.detach().contiguous())
+    partition = reductions.partition(groups, world_size())
+    group = None if partition is None else _own_group(partition)
+    parts = [torch.empty_like(value) for _ in range(_group_size(partition))]
+    dist.all_gather(parts, value.detach().contiguous(), group)
     return torch.cat(parts, dim)
 
 
@@ -260,6 +275,10 @@ def _connect() -> None:
     dist.init_process_group("nccl" if on_gpu else "gloo", rank=rank(), world_size=world_size())
     own_rank.keep()
     atexit.register(_disconnect)
+
+
+def _group_size(partition: reductions.Partition) -> int:
+    return world_size() if partition is None else len(reductions.own_group(partition, rank()))
 
 
 @lru_cache
