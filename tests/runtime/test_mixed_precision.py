@@ -115,7 +115,7 @@ def test_float64_and_integers_are_left_alone() -> None:
 
 def test_regions_nest_and_can_be_switched_off() -> None:
     x = ones(2, 2)
-    assert torch.autocast("xla").fast_dtype == torch.float16  # as cuda
+    assert torch.autocast("xla").fast_dtype == torch.bfloat16  # as torch_xla
     with torch.autocast("xla", dtype=torch.bfloat16):
         outer = x @ x
         with torch.autocast("xla", dtype=torch.float16):

@@ -109,6 +109,8 @@ def _register(names: str, choose: Callable[[Any], torch.dtype | None]) -> None:
 
 def register() -> None:
     """Give the device its autocast kernels; every other operator passes through."""
+    # What torch says of XLA; a spare device type would begin with float16.
+    torch.set_autocast_dtype(NAME, torch.bfloat16)
     _everything.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
     _register(HALF, _half)
     _register(FULL, _full)
