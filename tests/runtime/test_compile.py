@@ -17,7 +17,6 @@ import trcomp.runtime as rt
 pytestmark = [
     pytest.mark.runtime,
     # torch's own, as it traces.
-    pytest.mark.filterwarnings("ignore:`torch.jit.*is deprecated:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning"),
 ]
 DEVICE = "xla"

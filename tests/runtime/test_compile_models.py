@@ -17,7 +17,6 @@ from tests.runtime import vision
 pytestmark = [
     pytest.mark.runtime,
     # torch's own, as it traces.
-    pytest.mark.filterwarnings("ignore:`torch.jit.*is deprecated:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning"),
 ]
 Batch = Mapping[str, torch.Tensor]

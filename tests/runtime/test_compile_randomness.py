@@ -11,10 +11,7 @@ from torch import nn
 
 import trcomp.runtime as rt
 
-pytestmark = [
-    pytest.mark.runtime,
-    pytest.mark.filterwarnings("ignore:`torch.jit.*is deprecated:DeprecationWarning"),
-]
+pytestmark = pytest.mark.runtime
 
 
 @pytest.fixture(autouse=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -39,6 +41,10 @@ def register() -> None:
     torch traces compiled optimizers as capturable, but makes them so on CUDA and XPU alone;
     elsewhere each step would count on the host.
     """
+    with warnings.catch_warnings():
+        # Tracing an optimizer loads this, which warns of itself: an error where warnings are.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        importlib.import_module("torch.utils.mkldnn")
     set_capturable = OptimizerVariable._set_capturable
 
     def set_capturable_on_device(self: OptimizerVariable, tx: Any) -> None:
