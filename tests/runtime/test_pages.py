@@ -18,11 +18,15 @@ from trcomp.runtime.metrics import counters
 pytestmark = pytest.mark.runtime
 
 PROGRAMS = pages.programs(need="torch")
-FROM_CUDA = "docs/from-cuda.md"
-"""In a process of its own: there `cuda` is the device."""
+ALONE: dict[str, dict[str, str]] = {
+    "docs/from-cuda.md": {flags.CUDA_TO_XLA.name: "1"},
+    "docs/hugging-face.md": {},
+    "docs/lightning.md": {},
+}
+"""Pages in a process of their own, and its variables: frameworks ask once what there is."""
 
 
-@pytest.mark.parametrize("page", [page for page in PROGRAMS if page != FROM_CUDA])
+@pytest.mark.parametrize("page", [page for page in PROGRAMS if page not in ALONE])
 def test_the_pages_python_prints_what_they_say(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -41,12 +45,13 @@ def test_the_pages_python_prints_what_they_say(
     pages.run(PROGRAMS[page], names)
 
 
-def test_the_page_for_cuda_scripts_prints_what_it_says() -> None:
-    program = f"from tests import pages as p; p.run(p.programs(need='torch')[{FROM_CUDA!r}], {{}})"
+@pytest.mark.parametrize("page", ALONE)
+def test_a_page_that_needs_its_own_process_prints_what_it_says(page: str, tmp_path: Path) -> None:
+    program = f"from tests import pages as p; p.run(p.programs(need='torch')[{page!r}], {{}})"
     ended = subprocess.run(
         [sys.executable, "-c", program],
-        env={**os.environ, flags.CUDA_TO_XLA.name: "1", "JAX_PLATFORMS": "cpu"},
-        cwd=pages.ROOT,
+        env={**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(pages.ROOT), **ALONE[page]},
+        cwd=tmp_path,
         capture_output=True,
         text=True,
         timeout=200,
