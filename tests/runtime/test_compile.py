@@ -458,3 +458,34 @@ def test_a_model_on_the_cpu_is_computed_there() -> None:
         made.sum().backward()
     assert counted.recorded_nodes == 0
     torch.testing.assert_close(made, mlp()(x))
+
+
+def test_a_compiled_loop_that_never_ends_a_step_is_computed_in_pieces(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from trcomp.runtime import overdue
+
+    run, x = compiled(lambda x: torch.sin(x) + 1), torch.zeros(3).to(DEVICE)
+    monkeypatch.setattr(overdue, "LIMIT", 8)
+    with torch.no_grad(), Counted() as counted:
+        for _ in range(40):
+            x = run(x)
+    assert counted.executions >= 3
+    expected = torch.zeros(3)
+    for _ in range(40):
+        expected = torch.sin(expected) + 1
+    torch.testing.assert_close(x.cpu(), expected)
+
+
+def test_inference_mode_and_weights_changed_in_between() -> None:
+    layer = nn.Linear(4, 2).to(DEVICE)
+    run, x = compiled(layer), torch.randn(3, 4).to(DEVICE)
+    with torch.inference_mode():
+        before = run(x).cpu()
+    with torch.no_grad():
+        layer.weight.mul_(2)
+        layer.bias.zero_()
+        layer.bias.data = torch.ones(2).to(DEVICE)
+    with torch.inference_mode():
+        torch.testing.assert_close(run(x).cpu(), layer(x).cpu())
+    assert not run(x).detach().cpu().equal(before)

@@ -56,3 +56,24 @@ class Body:
 
     def __repr__(self) -> str:
         return f"region of {len(self.graph.nodes) - self.num_arguments} operations"
+
+
+def num_operations(graph: Graph) -> int:
+    """How many operations a graph has, those within its regions counted one by one."""
+    return sum(
+        len(body.graph.nodes) - body.num_arguments if body is not None else 1
+        for body in map(body_of, graph.nodes)
+    )
+
+
+def body_of(node: Node) -> Body | None:
+    """What a region's node stands for; None for other nodes."""
+    signature = node.signature
+    return signature.arguments[0] if signature.rule is REGION else None
+
+
+def text(graph: Graph) -> str:
+    """A graph as text, with those of its regions behind it."""
+    bodies = dict.fromkeys(body for node in graph.nodes if (body := body_of(node)) is not None)
+    parts = [f"{body!r}\n{body.graph}" for body in bodies]
+    return "\n\n".join([str(graph), *parts])

@@ -18,7 +18,7 @@ from jax.sharding import PartitionSpec
 from trcomp import flags
 from trcomp.errors import InternalError
 from trcomp.runtime import client, dump, persistent, varying, views
-from trcomp.runtime.bodies import ARGUMENT, REGION, Body, Constant
+from trcomp.runtime.bodies import ARGUMENT, REGION, Body, Constant, num_operations
 from trcomp.runtime.dtypes import TO_JAX, Scalar, cast, opmath
 from trcomp.runtime.graph import Graph, Place
 from trcomp.runtime.ir import Node, Placed, ScalarSlot, Signature, TensorSlot, View
@@ -243,7 +243,7 @@ def compile_graph(graph: Graph) -> Executable:
         counters.loads += 1
     else:
         again = f" again: {reason}" if reason else ""
-        tell(f"compiling a graph of {len(graph.nodes)} operations{again}", graph)
+        tell(f"compiling a graph of {num_operations(graph)} operations{again}", graph)
         lowered = lower_graph(graph)
         compiled = lowered.compile()
         if flags.DEBUG.get():
@@ -316,7 +316,7 @@ _TOLD_FROM = 50
 
 def tell(message: str, graph: Graph) -> None:
     """Say on stderr what a job waits for; from one rank, about graphs that take seconds."""
-    if flags.WORKER.get() and client.rank() == 0 and len(graph.nodes) >= _TOLD_FROM:
+    if flags.WORKER.get() and client.rank() == 0 and num_operations(graph) >= _TOLD_FROM:
         print(f"[trcomp] {message}", file=sys.stderr, flush=True)
 
 

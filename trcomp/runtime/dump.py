@@ -11,6 +11,7 @@ from typing import Any
 
 from trcomp import flags
 from trcomp.runtime import own_rank
+from trcomp.runtime.bodies import text
 from trcomp.runtime.graph import Graph
 
 
@@ -27,6 +28,6 @@ def write(graph: Graph, number: int, lowered: Any, compiled: Any) -> None:
     folder = Path(report).parent / "compiler" if report else Path("trcomp-compiler")
     folder.mkdir(parents=True, exist_ok=True)
     stem = f"rank-{own_rank.identity().rank}-graph-{number}"
-    (folder / f"{stem}.txt").write_text(f"{graph}\n", encoding="utf-8")
+    (folder / f"{stem}.txt").write_text(f"{text(graph)}\n", encoding="utf-8")
     (folder / f"{stem}.stablehlo.txt").write_text(lowered.as_text(), encoding="utf-8")
     (folder / f"{stem}.hlo.txt").write_text(compiled.as_text() or "", encoding="utf-8")

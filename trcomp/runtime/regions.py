@@ -126,7 +126,7 @@ def _number(argument: Any, element: int) -> float | int:
 
 
 def layouts(tensors: Sequence[torch.Tensor], storages: Sequence[Any]) -> tuple[Hashable, ...]:
-    """What a capture depends on in device tensors of known dtypes: where they lie, what is shared.
+    """What a capture depends on in device tensors of known dtypes and offsets.
 
     Args:
         tensors: On the device.
@@ -134,7 +134,7 @@ def layouts(tensors: Sequence[torch.Tensor], storages: Sequence[Any]) -> tuple[H
     """
     key: list[Hashable] = []
     for tensor, held in zip(tensors, storages, strict=True):
-        key += (tensor.size(), tensor.stride(), tensor.storage_offset(), held.nbytes())
+        key += (tensor.size(), tensor.stride(), held.nbytes())
     first = {id(held): i for i, held in enumerate(storages)}
     if len(first) < len(storages):
         key += (first[id(held)] for held in storages)

@@ -10,8 +10,9 @@ from torch import fx
 from torch.utils._pytree import tree_flatten, tree_structure, tree_unflatten
 
 from trcomp import flags
+from trcomp.runtime import overdue
 from trcomp.runtime.device import NAME
-from trcomp.runtime.ir import NothingToComputeError
+from trcomp.runtime.ir import NothingToComputeError, num_pending
 from trcomp.runtime.recording import lifts_offset
 from trcomp.runtime.regions import CannotCaptureError, Region, capture, layouts
 from trcomp.runtime.traced_parts import Part, plan_parts
@@ -81,12 +82,22 @@ class _PartCall:
             self._sort(arguments)
         tensors = [arguments[i] for i in self._tensors or ()]
         storages = [tensor.untyped_storage() for tensor in tensors]
-        self._detach_places(arguments, tensors, storages)
-        key = (layouts(tensors, storages), *[_kind(arguments[i]) for i in self._others])
+        offsets = [tensor.storage_offset() for tensor in tensors]
+        if any(offsets):
+            self._detach_places(arguments, tensors, storages, offsets)
+        key = (
+            tuple(offsets),
+            layouts(tensors, storages),
+            *[_kind(arguments[i]) for i in self._others],
+        )
         if key not in self._regions:
             self._regions[key] = self._capture(arguments)
         region = self._regions[key]
-        return self._run(arguments) if region is None else region(arguments, storages)
+        if region is None:
+            return self._run(arguments)
+        if num_pending() >= overdue.LIMIT:
+            overdue.cuts_before(region.signature)
+        return region(arguments, storages)
 
     def _sort(self, arguments: Sequence[Any]) -> None:
         is_tensor = [isinstance(a, torch.Tensor) and a.device.type == NAME for a in arguments]
@@ -94,7 +105,11 @@ class _PartCall:
         self._others = [i for i, yes in enumerate(is_tensor) if not yes]
 
     def _detach_places(
-        self, arguments: list[Any], tensors: list[torch.Tensor], storages: list[Any]
+        self,
+        arguments: list[Any],
+        tensors: list[torch.Tensor],
+        storages: list[Any],
+        offsets: list[int],
     ) -> None:
         """Copy each tensor that begins somewhere in a buffer, unless the part writes it.
 
@@ -102,12 +117,13 @@ class _PartCall:
         may walk along a data set.
         """
         for i, tensor in enumerate(tensors):
-            if not tensor.storage_offset() or not lifts_offset(tensor, storages[i].value):
+            if not offsets[i] or not lifts_offset(tensor, storages[i].value):
                 continue
             place = (self._tensors or ())[i]
             if place not in self._part.written:
                 arguments[place] = tensors[i] = tensor.detach().clone()
                 storages[i] = tensors[i].untyped_storage()
+                offsets[i] = 0
 
     def _capture(self, arguments: list[Any]) -> Region | None:
         recorder = Recorder(self._part.module)

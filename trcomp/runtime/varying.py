@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from trcomp.runtime.bodies import num_operations
 from trcomp.runtime.graph import Graph
 
 ADVICE = "pad to one length, or to a few (buckets), and drop or pad the last batch"
@@ -42,7 +43,7 @@ _outlines: dict[int, _Outline] = {}
 
 def note(graph: Graph) -> str:
     """A graph is being compiled; says why if one like it has been, else nothing."""
-    if len(graph.nodes) < _FROM_OPERATIONS:
+    if num_operations(graph) < _FROM_OPERATIONS:
         return ""
     avals = tuple(leaf.aval for leaf in graph.leaves)
     known = _outlines.setdefault(hash(_outline(graph)), _Outline(len(graph.nodes), avals))
