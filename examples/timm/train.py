@@ -19,6 +19,7 @@ from timm.utils import (
     NativeScaler,
     dispatch_clip_grad,
     init_distributed_device,
+    random_seed,
     reduce_tensor,
 )
 from torch.nn.parallel import DistributedDataParallel
@@ -42,7 +43,7 @@ def images(size, pixels):
 
 def main(args):
     device = init_distributed_device(args)
-    torch.manual_seed(0)
+    random_seed(0)
     model = timm.create_model(args.model, num_classes=NUM_CLASSES, drop_path_rate=args.drop_path)
     model.to(device)
     optimizer = create_optimizer_v2(model, opt="adamw", lr=1e-3, weight_decay=0.05)
@@ -85,12 +86,14 @@ def main(args):
         args.output_dir.mkdir(parents=True, exist_ok=True)
         torch.save(average.module.state_dict(), args.output_dir / "model.pt")
         (args.output_dir / "history.json").write_text(json.dumps({"losses": means}))
+    if args.distributed:
+        torch.distributed.destroy_process_group()
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--output_dir", type=Path, default=Path("out"))
-    parser.add_argument("--model", default="resnet10t")
+    parser.add_argument("--model", default="test_resnet")
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--num_train", type=int, default=64)
     parser.add_argument("--batch_size", type=int, default=8, help="images per step and process")

@@ -1,0 +1,22 @@
+"""timm's train step, unmodified: mixup, clipping, averaged weights, a schedule, DDP."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.e2e import frameworks
+
+pytest.importorskip("torchvision", reason="timm imports torchvision; see examples/timm")
+pytestmark = [pytest.mark.e2e, pytest.mark.long]
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+@pytest.mark.parametrize("model", ["test_resnet", "test_vit"])
+def test_timm(model: str, devices: int, tmp_path: Path) -> None:
+    words = {"model": model, "pixels": 160 if model == "test_vit" else 32}
+    job, ours, plain = frameworks.both("timm", devices, tmp_path, words, {"device": "cpu"})
+    assert ours["losses"] == pytest.approx(plain["losses"], abs=1e-3)
+    assert all(built <= 6 for built in job.counts("compiles"))
+    assert job.counts("fallbacks") == [{}] * devices
