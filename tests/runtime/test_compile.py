@@ -395,6 +395,18 @@ def test_a_constant_of_the_traced_code() -> None:
 
     assert_agrees(function, torch.randn(3))
 
+    def overwrite(x: torch.Tensor) -> torch.Tensor:
+        x.copy_(torch.tensor([1.0, 2.0, 3.0]))
+        return x * 2
+
+    assert_agrees(overwrite, torch.randn(3))
+
+
+def test_tensors_made_of_nothing() -> None:
+    run = compiled(lambda n: torch.arange(n, device=DEVICE) + torch.zeros(n, device=DEVICE))
+    for n in (3, 4, 3):
+        assert run(n).tolist() == [*range(n)]
+
 
 def test_checkpointing_recomputes_and_gives_the_same_gradients() -> None:
     torch.manual_seed(0)
@@ -449,6 +461,30 @@ def test_an_operator_that_cannot_be_compiled_is_named_with_its_line(
     assert "erfinv" in notes
     assert "test_compile.py" in notes
     assert "torch.compiler.disable" in notes
+
+
+def test_what_cannot_be_captured_is_recorded_by_itself(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from trcomp.runtime.dispatch import Recorder
+
+    record = Recorder._record
+
+    def refuse(self: Any, args: Any) -> Any:
+        from trcomp.runtime import ir
+
+        if ir.is_apart() and self.rule.name == "erfinv":
+            raise RuntimeError("not today")
+        return record(self, args)
+
+    monkeypatch.setattr(Recorder, "_record", refuse)
+    run, x = compiled(lambda x: (torch.erfinv(x * 0.5) + 1) * x), torch.rand(3)
+    for _ in range(3):
+        with Counted() as counted:
+            made = run(x.to(DEVICE))
+        torch.testing.assert_close(made.cpu(), (torch.erfinv(x * 0.5) + 1) * x)
+    assert counted.recorded_nodes == 3  # a region, the operator, a region
+    assert "erfinv is recorded by itself" in capsys.readouterr().err
 
 
 def test_a_model_on_the_cpu_is_computed_there() -> None:

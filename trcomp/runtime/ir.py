@@ -188,6 +188,16 @@ class Value:
         value.buffer = None
         return value
 
+    @classmethod
+    def keeping(cls, buffer: Buffer) -> Value:
+        """A Value that holds a buffer from now on: nothing overwrites it while the Value lives."""
+        value = cls.__new__(cls)
+        value.node = None
+        value.index = 0
+        value.buffer = buffer
+        buffer.owner = weakref.ref(value)
+        return value
+
     def source(self) -> tuple[Node | Buffer, int]:
         """What a node that reads this value now points at."""
         if self.node is not None:

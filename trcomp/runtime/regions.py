@@ -151,6 +151,8 @@ class _Placeholders:
 
     def __init__(self, arguments: Sequence[Any]) -> None:
         self.chosen: list[int] = []
+        self.stand_ins: list[torch.Tensor] = []
+        """One per storage."""
         self.storages: list[Any] = []
         self.values: list[Value] = []
         self._known: dict[int, int] = {}
@@ -173,7 +175,10 @@ class _Placeholders:
         self._num_tensors += 1
         view = storage.view_of(argument)
         stand_in = _make_tensor(view.size, view.dtype)
-        return storage.relayout(stand_in, self.storages[position], view)
+        storage.relayout(stand_in, self.storages[position], view)
+        if position == len(self.stand_ins):
+            self.stand_ins.append(stand_in)
+        return stand_in
 
     def _add(self, argument: torch.Tensor, num_bytes: int) -> None:
         size, stride = tuple(argument.size()), argument.stride()
@@ -249,6 +254,10 @@ class _Recording:
         pairs = zip(self.placeholders.storages, self.placeholders.values, strict=True)
         for i, (held, value) in enumerate(pairs):
             if held.value is not value:
+                if held.value.node is None:  # A host tensor was copied into it.
+                    storage.assign(
+                        self.placeholders.stand_ins[i], self.placeholders.stand_ins[i].clone()
+                    )
                 written.append((i, self._root(held.value)))
         return written
 
@@ -302,11 +311,10 @@ class _Recording:
     def region(self, origin: Callable[[Node], str | None]) -> Region:
         """The recording as something to call."""
         count = len(self.placeholders.storages)
-        constants = tuple(leaf.owner() for leaf in self.graph.leaves)
         return Region(
             signature=self._signature(origin, count),
             storages=tuple(self.placeholders.chosen),
-            constants=constants,  # type: ignore[arg-type]
+            constants=tuple(map(Value.keeping, self.graph.leaves)),
             num_draws=len(self.keys),
             sources=tuple(self.sources),
             written=tuple(self.written),

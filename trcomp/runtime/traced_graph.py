@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Hashable, Sequence
 from typing import Any
 
@@ -129,14 +130,26 @@ class _PartCall:
         recorder = Recorder(self._part.module)
         try:
             return capture(lambda given: recorder.run(*given), arguments, recorder.origin)
-        except (CannotCaptureError, NothingToComputeError):
+        except Exception as error:
+            # What fails here for a reason of the script's own fails again as it runs by itself.
             self.refused = recorder.failed
+            if not isinstance(error, (CannotCaptureError, NothingToComputeError)):
+                _tell(recorder.failed, error)
             return None
 
     def _run(self, arguments: list[Any]) -> Sequence[Any]:
         """Operator by operator, each recorded by itself."""
         with torch.no_grad(), torch._C._DisableAutocast():
             return self._part.module(*arguments)
+
+
+def _tell(name: str | None, error: Exception) -> None:
+    reason = str(error).partition("\n")[0] or type(error).__name__
+    print(
+        f"trcomp: {name or 'a traced graph'} is recorded by itself in each call, not compiled with "
+        f"what is around it: {reason}",
+        file=sys.stderr,
+    )
 
 
 def _kind(argument: Any) -> Hashable:

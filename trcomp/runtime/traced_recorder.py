@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from trcomp.runtime.ir import Node, NothingToComputeError, tick
+from trcomp.runtime.ir import Node, tick
 
 
 class Recorder(fx.Interpreter):
@@ -29,7 +29,7 @@ class Recorder(fx.Interpreter):
         try:
             with torch._C._DisableAutocast():
                 return super().run_node(n)
-        except NothingToComputeError:
+        except Exception:
             self.failed = n.name
             raise
 
