@@ -70,7 +70,7 @@ def _compare(known: _Outline, avals: tuple[Any, ...]) -> str:
         return ""
     known.compiles += 1
     known.line = known.line or _script_line()
-    more = f", and {len(changed) - 1} others" if len(changed) > 1 else ""
+    more = f", and {len(changed) - 1} more" if len(changed) > 1 else ""
     advice = f"; {ADVICE}" if known.compiles == 2 else ""
     return f"{changed[0]}{more}{advice}"
 
