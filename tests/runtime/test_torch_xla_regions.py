@@ -191,5 +191,8 @@ def test_scan_carries_and_stacks_with_gradients(torch_xla: Any) -> None:
     assert ys["sum"].tolist() == [[0, 1], [2, 4], [6, 9]]
     ys["sum"].sum().backward()
     assert init.grad.tolist() == [3, 3] and xs.grad.tolist() == [[3, 3], [2, 2], [1, 1]]
+    assert scan(lambda c, x: (c + x, None), init, xs)[1] is None
+    with pytest.raises(ValueError, match="callable"):
+        scan(1, init, xs)
     layers = [torch.nn.Linear(2, 2).to("xla") for _ in range(3)]
     torch.testing.assert_close(scan_layers(layers, init), torch.nn.Sequential(*layers)(init))

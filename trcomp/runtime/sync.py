@@ -92,6 +92,7 @@ def _run(graph: Graph) -> None:
     if executable is None:
         executable = compile_graph(graph)
         executables.keep(graph.key, executable)
+        note("donated_buffers", len(executable.donated))
     else:
         counters.cache_hits += 1
     start = time.perf_counter()
@@ -99,7 +100,6 @@ def _run(graph: Graph) -> None:
         results = executable.run(*arguments(graph, executable.donated, executable.kept))
     note("execute_seconds", time.perf_counter() - start)
     note("graph_nodes", len(graph.nodes))
-    note("donated_buffers", len(executable.donated))
     counters.executions += 1
     counters.donated_buffers += len(executable.donated)
     *arrays, finished = results

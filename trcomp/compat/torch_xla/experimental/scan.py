@@ -45,8 +45,10 @@ def scan(
         The last carry, and the ys stacked.
 
     Raises:
-        ValueError: `xs` has no tensors, or they differ in length.
+        ValueError: `fn` cannot be called, `xs` has no tensors, or they differ in length.
     """
+    if not callable(fn):
+        raise ValueError(f"got fn={fn!r}; it must be callable.")
     leaves, _ = tree_flatten(xs)
     lengths = {leaf.size(0) for leaf in leaves}
     if len(lengths) != 1:
@@ -58,4 +60,8 @@ def scan(
     if not rows:
         return carry, xs
     columns = zip(*(row for row, _ in rows), strict=True)
-    return carry, tree_unflatten([torch.stack(column) for column in columns], rows[0][1])
+    return carry, tree_unflatten([_stacked(column) for column in columns], rows[0][1])
+
+
+def _stacked(column: tuple[Any, ...]) -> Any:
+    return None if column[0] is None else torch.stack(column)
