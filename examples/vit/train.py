@@ -4,8 +4,10 @@ import argparse
 import os
 
 import torch
+import torch_xla
 import torch_xla.core.xla_model as xm
 import torch_xla.distributed.parallel_loader as pl
+import torch_xla.runtime as xr
 from torch.utils.data import DataLoader, Dataset
 from torch.utils.data.distributed import DistributedSampler
 from transformers import ViTConfig, ViTForImageClassification
@@ -23,7 +25,7 @@ class Stripes(Dataset):
     """Noisy stripes; their direction is the label."""
 
     def __len__(self):
-        return args.steps * args.batch_size * xm.xrt_world_size()
+        return args.steps * args.batch_size * xr.world_size()
 
     def __getitem__(self, index):
         label = index % NUM_CLASSES
@@ -39,14 +41,14 @@ def report(step, loss):
 
 if __name__ == "__main__":
     torch.manual_seed(0)  # the same first weights on every rank
-    device = xm.xla_device()
+    device = torch_xla.device()
     config = ViTConfig(image_size=args.image_size, patch_size=args.image_size // 4)
     config.update({"hidden_size": 128, "intermediate_size": 512, "num_labels": NUM_CLASSES})
     config.update({"num_hidden_layers": 4, "num_attention_heads": 4})
     model = ViTForImageClassification(config).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr)
     dataset = Stripes()
-    sampler = DistributedSampler(dataset, xm.xrt_world_size(), xm.get_ordinal())
+    sampler = DistributedSampler(dataset, xr.world_size(), xr.global_ordinal())
     loader = pl.MpDeviceLoader(DataLoader(dataset, args.batch_size, sampler=sampler), device)
     for step, (images, labels) in enumerate(loader, start=1):
         optimizer.zero_grad()
