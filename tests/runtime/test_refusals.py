@@ -45,6 +45,12 @@ WRONG: dict[str, Callable[[Any], Any]] = {
         ones(3, device=d), torch.tensor([1], device=d)
     ),
     "maximum of nothing": lambda d: ones(5, 0, device=d).amax(1),
+    "the maximum of nothing": lambda d: ones(5, 0, device=d).max(),
+    "the minimum of nothing": lambda d: ones(5, 0, device=d).min(),
+    "maxima of nothing": lambda d: ones(5, 0, device=d).max(1),
+    "minima of nothing": lambda d: ones(5, 0, device=d).min(-1),
+    "medians of nothing": lambda d: ones(5, 0, device=d).median(1),
+    "the mode of nothing": lambda d: ones(5, 0, device=d).mode(),
     "extremes of nothing": lambda d: ones(5, 0, device=d).aminmax(dim=1),
     "eye of a negative size": lambda d: torch.eye(2, -3, device=d),
     "multinomial of a cube": lambda d: torch.multinomial(ones(1, 2, 3, device=d), 1),
@@ -81,3 +87,9 @@ def test_results_go_into_wider_dtypes_again_and_again() -> None:
         wide = torch.empty(2, dtype=torch.float64, device=DEVICE)
         assert torch.add(ones(2, device=DEVICE), 1, out=wide) is wide
         assert wide.tolist() == [2, 2]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.uint8])
+def test_the_median_of_nothing_is_what_the_cpu_says(dtype: torch.dtype) -> None:
+    nothing = torch.ones(5, 0, dtype=dtype)
+    torch.testing.assert_close(nothing.to(DEVICE).median().cpu(), nothing.median(), equal_nan=True)

@@ -117,6 +117,20 @@ def aminmax(self: Any, dim: int | None, keepdim: bool) -> None:
         _check_not_empty("aminmax", self, dim)
 
 
+@refuses("max", "min")
+def extreme(self: Any) -> None:
+    if not self.numel():
+        raise RuntimeError(
+            "max() or min(): Expected reduction dim to be specified for input.numel() == 0. "
+            "Specify the reduction dim with the 'dim' argument."
+        )
+
+
+@refuses("max.dim", "min.dim", "mode", "median.dim", "nanmedian.dim")
+def extreme_dim(self: Any, dim: int = -1, keepdim: bool = False) -> None:
+    _check_not_empty("max(), min(), median() or mode()", self, dim)
+
+
 def _check_not_empty(name: str, tensor: Any, axis: int) -> None:
     if tensor.dim() and -tensor.dim() <= axis < tensor.dim() and not tensor.size(axis):
         raise IndexError(f"{name}: Expected reduction dim {axis} to have non-zero size.")

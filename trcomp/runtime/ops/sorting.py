@@ -122,12 +122,19 @@ def nanmedian_dim(ctx: Any, self: Any, dim: int, keepdim: bool = False) -> Any:
 
 @lowers("median")
 def median(ctx: Any, self: Any) -> Any:
-    return _median(self.reshape(-1), 0, False, ignore_nan=False)[0]
+    return _median_of_all(self, ignore_nan=False)
 
 
 @lowers("nanmedian")
 def nanmedian(ctx: Any, self: Any) -> Any:
-    return _median(self.reshape(-1), 0, False, ignore_nan=True)[0]
+    return _median_of_all(self, ignore_nan=True)
+
+
+def _median_of_all(self: Any, *, ignore_nan: bool) -> Any:
+    if not self.size:
+        nothing = jnp.iinfo(self.dtype).min if is_integral(self.dtype) else jnp.nan
+        return jnp.full((), nothing, self.dtype)
+    return _median(self.reshape(-1), 0, False, ignore_nan=ignore_nan)[0]
 
 
 def _search(ctx: Any, sequence: Any, values: Any, right: bool, sorter: Any) -> Any:
