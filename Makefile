@@ -46,6 +46,7 @@ opinfo: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks.page
 
 docs: $(STAMP)
 	$(BIN)/python -m docs.generate

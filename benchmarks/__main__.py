@@ -10,7 +10,7 @@ import platform
 import sys
 from pathlib import Path
 
-NAMES = ("compiled", "recording", "training_step")
+NAMES = ("training_step", "recording", "compiled", "warm_start")
 RESULTS = Path(__file__).parent / "results"
 
 

@@ -1,0 +1,178 @@
+"""Writes the page of figures and its picture from benchmarks/results: python -m benchmarks.page"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).parent / "results"
+PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
+PICTURE = PAGE.with_suffix(".svg")
+_NOTE = "<!-- Written by benchmarks/page.py from `make bench`; do not edit. -->"
+Row = dict[str, Any]
+
+
+def _load(name: str) -> tuple[Row, list[Row]]:
+    found = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+    return found["machine"], found["rows"]
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    lines = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
+    lines += ["| " + " | ".join(map(str, row)) + " |" for row in rows]
+    return "\n".join(lines)
+
+
+def _machine_text(machine: Row) -> str:
+    versions = ", ".join(
+        f"{name} {machine[name]}" for name in ("python", "torch", "jax", "transformers")
+    )
+    return f"{machine['date']}, {machine['cpus']} CPU cores ({machine['machine']}), {versions}"
+
+
+def _training_step() -> str:
+    machine, rows = _load("training_step")
+    table = _table(
+        ["model", "eager", "trcomp", "ratio", "of it host", "first step", "compiles"],
+        [
+            (
+                row["model"],
+                f"{row['eager_ms']} ms",
+                f"{row['xla_ms']} ms",
+                f"**{row['ratio']}**",
+                f"{row['host_ms']} ms",
+                f"{row['first_step_seconds']} s",
+                row["compiles"],
+            )
+            for row in rows
+        ],
+    )
+    return f"""## A training step
+
+Forward, backward and AdamW in float32, batch 8, against PyTorch eager on the same cores; steps of
+the two alternate. A ratio below 1 is faster than eager. ({_machine_text(machine)})
+
+![Ratio of a training step's time to PyTorch eager's, by model](performance.svg)
+
+{table}
+"""
+
+
+def _recording() -> str:
+    machine, rows = _load("recording")
+    table = _table(
+        ["model", "operations", "an operator alone, median", "p90", "whole step", "its sync"],
+        [
+            (
+                row["model"],
+                sum(row[part]["operations"] for part in ("forward", "backward", "optimizer")),
+                f"**{row['operator_us_median']} us**",
+                f"{row['operator_us_p90']} us",
+                f"{row['record_ms']} ms",
+                f"{row['sync_ms']} ms",
+            )
+            for row in rows
+        ],
+    )
+    return f"""## Recording
+
+What the host pays for an operator: the call, its node, the tensor that comes out. The whole step
+has PyTorch's modules, autograd and optimizer in it. ({_machine_text(machine)})
+
+{table}
+"""
+
+
+def _compiled() -> str:
+    machine, rows = _load("compiled")
+    forms = ("recorded", "model compiled", "step compiled")
+    table = _table(
+        ["model", *forms],
+        [
+            (
+                row["model"],
+                *(
+                    f"{(row[form]['recording_us'] + row[form]['sync_us']) / 1000:.1f} ms, "
+                    f"{row[form]['nodes']} nodes"
+                    for form in forms
+                ),
+            )
+            for row in rows
+        ],
+    )
+    return f"""## torch.compile
+
+Host time of a step, recording and sync together, when every operator is recorded, when the model
+is compiled with `backend="trcomp"`, and when `optimizer.step` is too. ({_machine_text(machine)})
+
+{table}
+"""
+
+
+def _warm_start() -> str:
+    machine, rows = _load("warm_start")
+    table = _table(
+        ["model", "cold", "warm", "ratio"],
+        [
+            (
+                row["model"],
+                f"{row['cold_seconds']} s",
+                f"{row['warm_seconds']} s",
+                f"**{row['ratio']}**",
+            )
+            for row in rows
+        ],
+    )
+    return f"""## Warm start
+
+Seconds to the first finished step, imports aside, in a process that compiles and in one that
+finds its executables on disk. ({_machine_text(machine)})
+
+{table}
+"""
+
+
+def picture(rows: Sequence[Row]) -> str:
+    """The ratios as bars, PyTorch eager being the line at 1; SVG."""
+    width, bar, left, scale = 640, 26, 130, 300
+    height = bar * len(rows) + 50
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
+        'font-family="sans-serif" font-size="13">',
+        f'<rect width="{width}" height="{height}" fill="white"/>',
+    ]
+    for i, row in enumerate(rows):
+        top, length = 10 + i * bar, row["ratio"] * scale
+        colour = "#2f7d4f" if row["ratio"] <= 1 else "#b4552d"
+        parts += [
+            f'<text x="{left - 8}" y="{top + 15}" text-anchor="end">{escape(row["model"])}</text>',
+            f'<rect x="{left}" y="{top}" width="{length:.0f}" height="{bar - 6}" fill="{colour}"/>',
+            f'<text x="{left + length + 6:.0f}" y="{top + 15}">{row["ratio"]}</text>',
+        ]
+    line, bottom = left + scale, height - 40
+    parts += [
+        f'<line x1="{line}" y1="4" x2="{line}" y2="{bottom}" stroke="black" stroke-dasharray="4"/>',
+        f'<text x="{line}" y="{bottom + 16}" text-anchor="middle">PyTorch eager = 1</text>',
+        f'<text x="{left}" y="{bottom + 32}">time of a training step; shorter is faster</text>',
+        "</svg>",
+    ]
+    return "\n".join(parts) + "\n"
+
+
+def main() -> None:
+    """Write both."""
+    sections = (_training_step(), _recording(), _compiled(), _warm_start())
+    intro = (
+        f"# Performance\n\n{_NOTE}\n\nMedians of `make bench` on the machine and date that each "
+        "section names. Compare ratios, not\ntimes: they were measured side by side in one run. "
+        "Nothing was measured on a GPU so far.\n"
+    )
+    PAGE.write_text("\n".join((intro, *sections)), encoding="utf-8")
+    PICTURE.write_text(picture(_load("training_step")[1]), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
