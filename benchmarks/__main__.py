@@ -10,6 +10,8 @@ import platform
 import sys
 from pathlib import Path
 
+from trcomp import flags
+
 NAMES = ("training_step", "recording", "compiled", "warm_start")
 RESULTS = Path(__file__).parent / "results"
 
@@ -33,6 +35,7 @@ def main(names: list[str]) -> int:
         print(f"no benchmark {', '.join(unknown)}; there are {', '.join(NAMES)}", file=sys.stderr)
         return 64
     RESULTS.mkdir(exist_ok=True)
+    os.environ[flags.CACHE.name] = "off"  # Every run compiles, whatever ran before.
     for name in names or NAMES:
         print(f"== {name}", flush=True)
         rows = importlib.import_module(f"benchmarks.{name}").main()
