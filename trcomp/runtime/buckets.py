@@ -1,10 +1,18 @@
-"""Which gradients travel together: flat buckets, one dtype each, of a bounded size."""
+"""An optimizer's gradients; which travel together: flat buckets of one dtype and bounded size."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
+import torch
+
 from trcomp import flags
+
+
+def gradients_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    """The gradients that an optimizer's parameters have."""
+    parameters = (p for group in optimizer.param_groups for p in group["params"])
+    return [p.grad for p in parameters if p.grad is not None]
 
 
 def plan_buckets(

@@ -238,7 +238,8 @@ def compile_graph(graph: Graph) -> Executable:
     reused = _reusable(graph)
     reason = varying.note(graph)
     start = time.perf_counter()
-    compiled = persistent.load(graph)
+    place = persistent.place(graph)
+    compiled = persistent.load(place, collective=graph.collective)
     if compiled is not None:
         counters.loads += 1
     else:
@@ -252,7 +253,7 @@ def compile_graph(graph: Graph) -> Executable:
         seconds = time.perf_counter() - start
         note("compile_seconds", seconds)
         tell(f"compiled in {seconds:.1f} s", graph)
-        persistent.store(graph, compiled, seconds)
+        persistent.store(place, compiled, seconds)
     counters.compile_seconds += time.perf_counter() - start
     return Executable(
         compiled,
@@ -307,7 +308,8 @@ def lower_graph(graph: Graph) -> jax.stages.Lowered:
 
 
 def _kept(graph: Graph, reused: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(i for i in range(len(graph.leaves)) if i not in set(reused))
+    taken = set(reused)
+    return tuple(i for i in range(len(graph.leaves)) if i not in taken)
 
 
 _TOLD_FROM = 50

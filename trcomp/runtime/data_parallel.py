@@ -13,6 +13,7 @@ import torch
 from trcomp import flags
 from trcomp.errors import UnsupportedError
 from trcomp.runtime import client, ir, reductions, storage
+from trcomp.runtime.buckets import gradients_of
 from trcomp.runtime.distributed import rank, world_size
 from trcomp.runtime.ops import collectives  # noqa: F401 - registers the rules
 from trcomp.runtime.recording import emit, put_back, tensors_of
@@ -55,8 +56,7 @@ def reduce_gradients(optimizer: torch.optim.Optimizer, groups: Groups = None) ->
     size = group_size(partition)
     if size == 1:
         return
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    gradients = [p.grad for p in parameters if p.grad is not None]
+    gradients = gradients_of(optimizer)
     reduce_in_place(gradients, "sum", 1 / size, partition)
 
 

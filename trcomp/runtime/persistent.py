@@ -48,9 +48,13 @@ class _UnnamedError(Exception):
     """A graph holds something that has no name another process would know."""
 
 
-def load(graph: Graph) -> Any | None:
-    """The executable of a graph as an earlier process left it; None if there is none to be had."""
-    path = _path(graph)
+def load(path: Path | None, *, collective: bool) -> Any | None:
+    """The executable that an earlier process left at a graph's `place`; None if there is none.
+
+    Args:
+        path: The place.
+        collective: Whether the graph runs on all ranks' devices.
+    """
     if path is None:
         return None
     try:
@@ -61,7 +65,7 @@ def load(graph: Graph) -> Any | None:
     try:
         if hashlib.sha256(payload).digest() != digest:
             raise ValueError("the file is not as it was written")
-        devices = jax.devices() if graph.collective else [client.device()]
+        devices = jax.devices() if collective else [client.device()]
         code, in_tree, out_tree = pickle.loads(payload)
         executable = serialize_executable.deserialize_and_load(
             code, in_tree, out_tree, execution_devices=devices
@@ -75,16 +79,15 @@ def load(graph: Graph) -> Any | None:
     return executable
 
 
-def store(graph: Graph, executable: Any, seconds: float) -> None:
+def store(path: Path | None, executable: Any, seconds: float) -> None:
     """Leave an executable for later processes; what cannot be left is no error.
 
     Args:
-        graph: What was compiled.
+        path: The `place` of its graph.
         executable: jax's compiled program.
         seconds: How long it took to make.
     """
-    path = _path(graph) if seconds >= _WORTH_SECONDS else None
-    if path is None:
+    if path is None or seconds < _WORTH_SECONDS:
         return
     try:
         payload = pickle.dumps(serialize_executable.serialize(executable))
@@ -113,7 +116,8 @@ def folder() -> Path | None:
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "trcomp"
 
 
-def _path(graph: Graph) -> Path | None:
+def place(graph: Graph) -> Path | None:
+    """The file of a graph's executable; None if none is kept."""
     root = folder()
     # What debugging writes or compares comes from compiling.
     if root is None or flags.DEBUG.get() or flags.CHECK.get():

@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from trcomp.runtime import closures, own_rank, reductions, stores
 from trcomp.runtime.batches import map_tensors
-from trcomp.runtime.buckets import plan_buckets
+from trcomp.runtime.buckets import gradients_of, plan_buckets
 from trcomp.runtime.metrics import counters, metrics, metrics_report
 from trcomp.runtime.prefetch import PrefetchLoader
 
@@ -174,8 +174,7 @@ def reduce_gradients(
     size = _group_size(partition)
     if size == 1:
         return
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    gradients = [p.grad for p in parameters if p.grad is not None]
+    gradients = gradients_of(optimizer)
     _all_reduce_buckets(gradients, dist.ReduceOp.SUM, 1 / size, partition)
 
 

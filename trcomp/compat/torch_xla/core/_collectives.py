@@ -10,6 +10,7 @@ import torch
 import trcomp.runtime as rt
 from trcomp import flags
 from trcomp.errors import UnsupportedError
+from trcomp.runtime.buckets import gradients_of
 
 if TYPE_CHECKING or flags.ENABLED.get():
     from trcomp.runtime import data_parallel as over_ranks
@@ -37,9 +38,7 @@ def all_reduce(
     return over_ranks.all_reduce(reduce_type, inputs, scale, groups)
 
 
-def _fetch_gradients(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    parameters = (p for group in optimizer.param_groups for p in group["params"])
-    return [p.grad for p in parameters if p.grad is not None]
+_fetch_gradients = gradients_of
 
 
 def reduce_gradients(

@@ -38,12 +38,7 @@ def all_reduce(
 
 def reduce_gradients(optimizer: torch.optim.Optimizer, groups: Groups) -> None:
     """As `xm.reduce_gradients`."""
-    own = _own(groups)
-    if own is None:
-        rt.reduce_gradients(optimizer)
-        return
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    all_reduce("sum", [p.grad for p in parameters if p.grad is not None], 1 / len(own), groups)
+    rt.reduce_gradients(optimizer, groups)
 
 
 def all_gather(value: torch.Tensor, dim: int, groups: Groups) -> torch.Tensor:
