@@ -15,6 +15,7 @@ import pytest
 from trcomp import Estimator, TrainingCompilerConfig, flags
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+RUNNER = Path(__file__).with_name("plain.py")
 Words = dict[str, Any]
 
 
@@ -63,13 +64,13 @@ class Plain:
 
     def __init__(self, example: str, devices: int, place: Path, words: Words) -> None:
         self._output = place / "plain"
-        script = str(EXAMPLES / example / "train.py")
+        script = (str(RUNNER), str(EXAMPLES / example / "train.py"))
         torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={devices}"]
         options = [text for name, value in words.items() for text in (f"--{name}", str(value))]
         self._process = subprocess.Popen(
             [
                 *(sys.executable, *(torchrun if devices > 1 else [])),
-                *(script, "--output_dir", str(self._output), *options),
+                *(*script, "--output_dir", str(self._output), *options),
             ],
             env={k: v for k, v in os.environ.items() if not k.startswith("TRCOMP_")},
             stdout=subprocess.PIPE,

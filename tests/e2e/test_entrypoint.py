@@ -189,6 +189,26 @@ def test_exit_codes_and_failure_file(make: Make, ending: str, code: int, first_l
     assert lines[-1].startswith("[trcomp] Failed first: rank 0")
 
 
+@pytest.mark.slow
+def test_ranks_may_end_right_after_a_collective_on_the_host(make: Make) -> None:
+    host = make(
+        """
+        import sys
+        import torch
+        import torch.distributed as dist
+
+        dist.init_process_group("gloo")
+        sys.setswitchinterval(10)
+        for _ in range(5):
+            dist.all_reduce(torch.ones(3))
+        """,
+        enabled=False,
+    )
+    for _ in range(3):
+        code, lines = host.run()
+        assert code == 0, lines
+
+
 def test_the_failure_file_and_the_log_hold_the_users_own_traceback(make: Make) -> None:
     host = make(
         """

@@ -130,7 +130,8 @@ STARTED = """
         model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1, 1).to("xla"))
         model(torch.full((1, 1), rt.rank() + 1.0, device="xla")).sum().backward()
         ours = [rt.rank(), rt.local_rank(), rt.world_size(), model.module.weight.grad.item()]
-        print("ours", *ours, flush=True)
+        # One write: torchrun's ranks are unbuffered and share one stream.
+        print("ours {{}} {{}} {{}} {{}}\\n".format(*ours), end="", flush=True)
         dist.destroy_process_group()
 
     if __name__ == "__main__":

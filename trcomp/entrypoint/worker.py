@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import os
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType, TracebackType
@@ -40,6 +41,8 @@ def main() -> None:
         code = 1
     else:
         code = 0
+    finally:
+        _let_gloo_finish()
     sys.exit(code)
 
 
@@ -53,6 +56,17 @@ def run_as_main(script: Path) -> None:
     vars(module).update(__file__=str(script), __builtins__=builtins, __cached__=None)
     sys.modules["__main__"] = module
     exec(compile(script.read_bytes(), str(script), "exec", dont_inherit=True), vars(module))
+
+
+def _let_gloo_finish() -> None:
+    """Give torch's gloo threads a moment without the GIL, in which they drop what they hold.
+
+    A thread of gloo's that lets go of its last tensors while the interpreter ends aborts the
+    process ("terminate called without an active exception"): a rank that trained well would fail.
+    """
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        time.sleep(0.05)
 
 
 def _report(error: BaseException, rank: int | None) -> None:
