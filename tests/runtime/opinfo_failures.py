@@ -38,26 +38,16 @@ _RESIZED = Reason("The CPU resizes a tensor that is too small; CUDA and XLA refu
 _SIXTH = Reason("The CPU multiplies by a sixth in float32.", ("float64",))
 _LARGEST = Reason("The CPU's gradient of the largest of complex numbers is NaN.", ("complex64",))
 _UNREAD = Reason("The error depends on elements, which a lazy device has not read.")
-_UNCHECKED = Reason(
-    "The CPU's kernel checks this argument; torch's meta kernel, which is asked, does not."
-)
 _OTHER_TYPE = Reason(
     "torch's meta kernel, which checks the arguments, raises another type of error."
-)
-_OTHER_LIMIT = Reason(
-    "XLA, too, refuses tensors of more than 64 dimensions, with another type of error."
 )
 
 FAILING: dict[tuple[str, str], Reason] = {
     ("_native_batch_norm_legit", "forward"): _STATISTICS,
     ("_native_batch_norm_legit", "out"): _STATISTICS,
     ("addbmm", "in-place"): _RESIZED,
-    ("amax", "error"): _OTHER_LIMIT,
-    ("amin", "error"): _OTHER_LIMIT,
-    ("aminmax", "error"): _OTHER_LIMIT,
     ("chalf", "forward"): _COMPLEX32,
     ("chalf", "gradient"): _COMPLEX32,
-    ("complex", "error"): _UNCHECKED,
     ("complex", "forward"): _COMPLEX32_HALF,
     ("complex", "gradient"): _COMPLEX32_HALF,
     ("complex", "out"): _COMPLEX32_HALF,

@@ -52,6 +52,8 @@ WRONG: dict[str, Callable[[Any], Any]] = {
     "medians of nothing": lambda d: ones(5, 0, device=d).median(1),
     "the mode of nothing": lambda d: ones(5, 0, device=d).mode(),
     "extremes of nothing": lambda d: ones(5, 0, device=d).aminmax(dim=1),
+    "maxima of too many dimensions": lambda d: ones([1] * 65).to(d).amax(0),
+    "a maximum of too many dimensions": lambda d: ones(1, device=d).expand([1] * 65).amax(0),
     "eye of a negative size": lambda d: torch.eye(2, -3, device=d),
     "multinomial of a cube": lambda d: torch.multinomial(ones(1, 2, 3, device=d), 1),
     "multinomial of integers": lambda d: torch.multinomial(ones(2, dtype=torch.int64, device=d), 1),
@@ -64,6 +66,12 @@ WRONG: dict[str, Callable[[Any], Any]] = {
     ),
     "a reduction into another dtype": lambda d: torch.amax(
         ones(2, 2, device=d), 0, out=torch.empty(2, dtype=torch.int32, device=d)
+    ),
+    "a complex result of another width": lambda d: torch.complex(
+        ones(2, device=d), ones(2, device=d), out=torch.empty(2, dtype=torch.complex128, device=d)
+    ),
+    "extremes in another dtype": lambda d: torch.aminmax(
+        ones(2, device=d), out=(torch.empty((), dtype=torch.float64, device=d),) * 2
     ),
     "a result over itself": lambda d: torch.gather(
         ones(3, device=d),

@@ -19,7 +19,7 @@ from trcomp.runtime import overdue, storage
 from trcomp.runtime.debugging import wrapped
 from trcomp.runtime.device import NAME
 from trcomp.runtime.ir import Node, Output, Signature, num_pending
-from trcomp.runtime.ops.registry import REFUSALS, RULES, Rule, find
+from trcomp.runtime.ops.registry import EXACT_OUT, REFUSALS, RULES, Rule, find
 from trcomp.runtime.recording import (
     Call,
     Slots,
@@ -235,6 +235,8 @@ class Recorder:
         keywords = dict(zip(self._names[count:], meta[count:], strict=True))
         for name, made, out in zip(self._outs, signature.outputs, outs, strict=True):
             size = made.size if made is not None else out.size()
+            if made is not None and made.dtype != out.dtype and self.rule.name in EXACT_OUT:
+                raise RuntimeError(f"Expected {name} to have dtype {made.dtype}, not {out.dtype}")
             keywords[name] = torch.empty(size, dtype=out.dtype, device="meta")
         with contextlib.suppress(NotImplementedError):
             self.called(*meta[:count], **keywords)

@@ -22,6 +22,10 @@ _make_storage = torch._C._construct_storage_from_data_pointer
 _set = torch.ops.aten.set_.source_Storage_storage_offset.redispatch
 
 
+MAX_DIMS = 64
+"""As numpy's arrays have, in which values travel."""
+
+
 def contiguous_stride(size: tuple[int, ...]) -> tuple[int, ...]:
     """Row-major strides, as torch computes them (an extent of 0 counts as 1)."""
     stride: list[int] = []
@@ -42,8 +46,16 @@ def itemsize(dtype: torch.dtype) -> int:
 def output(
     size: tuple[int, ...], dtype: torch.dtype, stride: tuple[int, ...] | None = None
 ) -> Output:
-    """The description of a dense tensor; contiguous unless strides are given."""
+    """The description of a dense tensor; contiguous unless strides are given.
+
+    Raises:
+        RuntimeError: It has more dimensions than XLA's arrays have on the host.
+    """
     size = tuple(size)
+    if len(size) > MAX_DIMS:
+        raise RuntimeError(
+            f"only tensors with up to {MAX_DIMS} dims are supported, but got {len(size)}"
+        )
     return Output(
         size,
         contiguous_stride(size) if stride is None else tuple(stride),

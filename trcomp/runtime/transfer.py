@@ -57,8 +57,9 @@ def to_device(
         check_index(device)
     host = tensor.detach()
     size, stride = tuple(host.size()), storage.stride_as(host, memory_format)
+    made = output(size, host.dtype, stride)
     host = host.permute(storage.storage_order(size, stride)).contiguous()
-    return storage.wrap(upload(host), output(size, host.dtype, stride))
+    return storage.wrap(upload(host), made)
 
 
 def download(array: jax.Array) -> torch.Tensor:

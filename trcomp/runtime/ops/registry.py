@@ -58,6 +58,9 @@ def lowers(
 REFUSALS: dict[str, Callable[..., None]] = {}
 """Checks of arguments, by the name of the rule that they are for."""
 
+EXACT_OUT = frozenset({"aminmax", "complex"})
+"""Operators whose `out=` must have the very dtype of the result: the CPU casts nothing for them."""
+
 
 def refuses(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Register a check that raises for arguments which torch's meta kernels let pass."""
