@@ -1,10 +1,12 @@
 # Every target makes .venv first if there is none. TORCH chooses the torch that is installed.
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
+# The torch that torch_xla's last release is built for.
+PEER_TORCH ?= torch==2.9.1
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: install demo check test quick long opinfo bench docs clean
+.PHONY: install demo check test quick long opinfo bench peers docs clean
 
 install: $(STAMP)
 
@@ -47,6 +49,17 @@ opinfo: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks
 	$(BIN)/python -m benchmarks.page
+
+# What benchmarks compare with, each in an environment of its own; torch's plain wheel brings CUDA's
+# libraries along, 7 GB. One that cannot be installed is left out of the benchmarks.
+peers: build/peers/torch_xla/.installed build/peers/flax/.installed
+
+build/peers/%/.installed: benchmarks/peers/%.txt
+	$(PYTHON) -m venv build/peers/$*
+	@echo "Installing what $< names."
+	@{ [ $* != torch_xla ] || build/peers/$*/bin/python -m pip install --quiet $(PEER_TORCH); } && \
+		build/peers/$*/bin/python -m pip install --quiet --requirement $< && touch $@ || \
+		{ echo "Left out: $* cannot be installed here; pip says why above." >&2; rm -rf build/peers/$*; }
 
 docs: $(STAMP)
 	$(BIN)/python -m docs.generate

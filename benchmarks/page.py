@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from html import escape
 from pathlib import Path
 from typing import Any
+
+from benchmarks import training_page
+from benchmarks.picture import picture
+from benchmarks.training_page import table as _table
 
 RESULTS = Path(__file__).parent / "results"
 PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
@@ -20,12 +22,6 @@ def _load(name: str) -> tuple[Row, list[Row]]:
     return found["machine"], found["rows"]
 
 
-def _table(heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    lines = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
-    lines += ["| " + " | ".join(map(str, row)) + " |" for row in rows]
-    return "\n".join(lines)
-
-
 def _machine_text(machine: Row) -> str:
     versions = ", ".join(
         f"{name} {machine[name]}" for name in ("python", "torch", "jax", "transformers")
@@ -35,30 +31,7 @@ def _machine_text(machine: Row) -> str:
 
 def _training_step() -> str:
     machine, rows = _load("training_step")
-    table = _table(
-        ["model", "eager", "trcomp", "ratio", "of it host", "first step", "compiles"],
-        [
-            (
-                row["model"],
-                f"{row['eager_ms']} ms",
-                f"{row['xla_ms']} ms",
-                f"**{row['ratio']}**",
-                f"{row['host_ms']} ms",
-                f"{row['first_step_seconds']} s",
-                row["compiles"],
-            )
-            for row in rows
-        ],
-    )
-    return f"""## A training step
-
-Forward, backward and AdamW in float32, batch 8, against PyTorch eager on the same cores; steps of
-the two alternate. A ratio below 1 is faster than eager. ({_machine_text(machine)})
-
-![Ratio of a training step's time to PyTorch eager's, by model](performance.svg)
-
-{table}
-"""
+    return training_page.section(rows, _machine_text(machine))
 
 
 def _recording() -> str:
@@ -133,33 +106,6 @@ finds its executables on disk. ({_machine_text(machine)})
 
 {table}
 """
-
-
-def picture(rows: Sequence[Row]) -> str:
-    """The ratios as bars, PyTorch eager being the line at 1; SVG."""
-    width, bar, left, scale = 640, 26, 130, 300
-    height = bar * len(rows) + 50
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
-        'font-family="sans-serif" font-size="13">',
-        f'<rect width="{width}" height="{height}" fill="white"/>',
-    ]
-    for i, row in enumerate(rows):
-        top, length = 10 + i * bar, row["ratio"] * scale
-        colour = "#2f7d4f" if row["ratio"] <= 1 else "#b4552d"
-        parts += [
-            f'<text x="{left - 8}" y="{top + 15}" text-anchor="end">{escape(row["model"])}</text>',
-            f'<rect x="{left}" y="{top}" width="{length:.0f}" height="{bar - 6}" fill="{colour}"/>',
-            f'<text x="{left + length + 6:.0f}" y="{top + 15}">{row["ratio"]}</text>',
-        ]
-    line, bottom = left + scale, height - 40
-    parts += [
-        f'<line x1="{line}" y1="4" x2="{line}" y2="{bottom}" stroke="black" stroke-dasharray="4"/>',
-        f'<text x="{line}" y="{bottom + 16}" text-anchor="middle">PyTorch eager = 1</text>',
-        f'<text x="{left}" y="{bottom + 32}">time of a training step; shorter is faster</text>',
-        "</svg>",
-    ]
-    return "\n".join(parts) + "\n"
 
 
 def main() -> None:

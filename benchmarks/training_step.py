@@ -1,73 +1,176 @@
-"""A training step's time on `xla` as a ratio to PyTorch eager on the CPU, in one process.
+"""A training step of the measured models: trcomp beside PyTorch, torch_xla and flax.
 
-Steps of the two alternate, so that a drift of the machine touches both. Run:
-python -m benchmarks training_step
+    python -m benchmarks training_step
+    python -m benchmarks training_step --models vit --peers eager trcomp torch_xla
+
+Each contestant is a process; their steps alternate (contest.py). Float32, batch 8, AdamW, two
+threads. Peers in environments of their own are left out, and named, until `make peers` made them.
 """
 
 from __future__ import annotations
 
 import statistics
+import sys
 import time
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import torch
+from benchmarks.contest import PEERS, Contestant, Failed, Step, chosen
 
-import trcomp.runtime as rt
-from benchmarks.models import MODELS, Trainer
+MODELS = (
+    "vit",
+    "bert",
+    "gpt2",
+    "resnet18-64px",
+    "resnet18-128px",
+    "resnet50-64px",
+    "resnext50_32x4d-64px",
+    "alexnet-64px",
+    "mobilenet_v2-64px",
+    "mnasnet1_0-64px",
+    "vgg16-64px",
+)
+_TINY = ("vit-tiny", "bert-tiny")
+"""Measured when they are asked for: to try the tool."""
+MINUTES = 25.0
+"""What all models may take together. Slower machines make fewer rounds, but the least."""
+_ROUNDS = range(3, 11)
+_TURN_STEPS, _TURN_SECONDS = 3, 4.0
+_EARLY_STEPS, _EARLY_SECONDS = 4, 8.0
+_PATIENCE_SECONDS = 180.0
+"""What importing and building, and what a first step, may take."""
+_LOSS_TOLERANCE = 1e-3
+Row = dict[str, Any]
 
-_ROUNDS = 10
+
+class Contest:
+    """One model's contestants; those that fail leave it, with the reason in `failures`."""
+
+    def __init__(self, model: str, names: Sequence[str]) -> None:
+        self.model = model
+        self.failures: dict[str, str] = {}
+        self.running = {name: Contestant(PEERS[name], model) for name in names}
+
+    def run(self, deadline: float) -> Row:
+        """Everything, within a time on the monotonic clock or little more; the model's figures."""
+        try:
+            self._each(lambda one: one.get_ready(_PATIENCE_SECONDS))
+            self._each(lambda one: one.first(_PATIENCE_SECONDS))
+            self._each(lambda one: one.warm_up(_EARLY_STEPS, _EARLY_SECONDS))
+            for number in range(_ROUNDS.stop - 1):
+                if number >= _ROUNDS.start and time.monotonic() > deadline:
+                    break
+                self._each(lambda one: one.turn(_TURN_STEPS, _TURN_SECONDS))
+            return self._row()
+        finally:
+            for one in self.running.values():
+                one.close()
+
+    def _each(self, action: Callable[[Contestant], None]) -> None:
+        for name, one in list(self.running.items()):
+            try:
+                action(one)
+            except Failed as error:
+                self.failures[name] = str(error)
+                self.running.pop(name).close()
+
+    def _row(self) -> Row:
+        versions = {name: one.versions for name, one in self.running.items()}
+        row: Row = {"model": self.model, "peers": {}, "failures": self.failures}
+        eager = self.running.get("eager")
+        for name, one in self.running.items():
+            row["peers"][name] = figures = _figures(one)
+            if eager is not None:
+                figures["ratio"] = round(_ratio(one, eager), 3)
+                alike = PEERS[name].python == PEERS["eager"].python
+                if alike and _differs(one.loss, eager.loss):
+                    self.failures[name] = f"first loss {one.loss}, PyTorch's is {eager.loss}"
+        return row | {"versions": versions}
 
 
-def measure(name: str) -> dict[str, Any]:
-    """One model's figures."""
-    model = MODELS[name]()
-    ours, eager = Trainer(model, "xla"), Trainer(model, "cpu")
-    before = rt.metrics()
-    start = time.perf_counter()
-    ours.step()
-    rt.sync(wait=True)
-    first = time.perf_counter() - start
-    for _ in range(2):
-        ours.step()
-        rt.sync(wait=True)
-        eager.step()
-    ratios, mine, theirs, host = [], [], [], []
-    for _ in range(_ROUNDS):
-        start = time.perf_counter()
-        eager.step()
-        middle = time.perf_counter()
-        ours.step()
-        rt.sync()
-        recorded = time.perf_counter()
-        rt.sync(wait=True)
-        end = time.perf_counter()
-        theirs.append(middle - start)
-        mine.append(end - middle)
-        host.append(recorded - middle)
-        ratios.append(mine[-1] / theirs[-1])
+def _figures(one: Contestant) -> Row:
+    steps = [step for turn in one.turns for step in turn]
+    steady = statistics.median(step.device for step in steps)
+    report = one.report()
+    peak = report["peak_rss_bytes"]
     return {
-        "model": name,
-        "eager_ms": round(statistics.median(theirs) * 1e3, 1),
-        "xla_ms": round(statistics.median(mine) * 1e3, 1),
-        "ratio": round(statistics.median(ratios), 2),
-        "host_ms": round(statistics.median(host) * 1e3, 1),
-        "first_step_seconds": round(first, 1),
-        "compiles": rt.metrics()["compiles"] - before["compiles"],
-        "fallbacks": sum(rt.metrics()["fallbacks"].values()) - sum(before["fallbacks"].values()),
+        "step_ms": round(steady * 1e3, 2),
+        "script_us": _microseconds(step.script for step in steps),
+        "host_us": _microseconds(step.host for step in steps),
+        "first_step_seconds": round(one.early[0].device, 2),
+        "steps_until_steady": _steps_until(1.05 * steady, one.early + steps),
+        "compiles": report["compiles"],
+        "operations": report["operations"],
+        "peak_rss_mb": None if peak is None else round(peak / 1e6),
     }
 
 
-def main() -> list[dict[str, Any]]:
-    """Measure and print."""
-    torch.set_num_threads(2)
+def _microseconds(seconds: Iterable[float]) -> int:
+    return round(statistics.median(seconds) * 1e6)
+
+
+def _steps_until(seconds: float, steps: Sequence[Step]) -> int:
+    """The number of the first step that took no longer."""
+    reached = (number for number, step in enumerate(steps, 1) if step.device <= seconds)
+    return next(reached, len(steps))
+
+
+def _ratio(one: Contestant, other: Contestant) -> float:
+    """The median over rounds of a step's time to another contestant's in the same round."""
+    turns = zip(one.turns, other.turns, strict=True)
+    return statistics.median(_turn_seconds(mine) / _turn_seconds(theirs) for mine, theirs in turns)
+
+
+def _turn_seconds(turn: Sequence[Step]) -> float:
+    return statistics.median(step.device for step in turn)
+
+
+def _differs(mine: float | None, theirs: float | None) -> bool:
+    assert mine is not None
+    assert theirs is not None
+    return abs(mine - theirs) > _LOSS_TOLERANCE * abs(theirs)
+
+
+def takes_part(names: Sequence[str]) -> list[str]:
+    """Those of some peers that can run here; says why others cannot."""
+    obstacles = {name: PEERS[name].obstacle() for name in names}
+    for name, obstacle in obstacles.items():
+        if obstacle is not None:
+            print(f"without {name}: {obstacle}", file=sys.stderr, flush=True)
+    return [name for name in names if obstacles[name] is None]
+
+
+def main(
+    models: Sequence[str] | None = None,
+    peers: Sequence[str] | None = None,
+    minutes: float | None = None,
+) -> list[Row]:
+    """Measure and print, model by model."""
+    wanted = chosen("model", models, (*MODELS, *_TINY)) if models else list(MODELS)
+    names = takes_part(chosen("peer", peers, list(PEERS)))
+    end = time.monotonic() + 60 * (MINUTES if minutes is None else minutes)
     rows = []
-    for name in MODELS:
-        row = measure(name)
+    for number, model in enumerate(wanted):
+        begin = time.monotonic()
+        if begin > end:
+            left = wanted[number:]
+            print(f"out of time; not measured: {', '.join(left)}", file=sys.stderr, flush=True)
+            break
+        deadline = begin + (end - begin) / (len(wanted) - number)
+        there = [name for name in names if not PEERS[name].models or model in PEERS[name].models]
+        row = Contest(model, there).run(deadline)
         rows.append(row)
-        print(
-            f"{name:<16} eager {row['eager_ms']} ms, xla {row['xla_ms']} ms: {row['ratio']}x; host "
-            f"{row['host_ms']} ms, first step {row['first_step_seconds']} s, {row['compiles']} "
-            f"compiles, {row['fallbacks']} fallbacks",
-            flush=True,
-        )
+        print(f"{model} ({time.monotonic() - begin:.0f} s, {number + 1} of {len(wanted)})")
+        print("\n".join(_lines(row)), flush=True)
     return rows
+
+
+def _lines(row: Row) -> list[str]:
+    lines = [
+        f"  {name:<15}{one['step_ms']:>9.1f} ms  {one.get('ratio', 1):>6.2f}x  "
+        f"host {one['host_us'] / 1e3:>7.1f} ms  first {one['first_step_seconds']:>6.1f} s  "
+        f"steady from step {one['steps_until_steady']}, {one['compiles']} compiles, "
+        f"{one['peak_rss_mb']} MB"
+        for name, one in row["peers"].items()
+    ]
+    return lines + [f"  {name:<15} {why}" for name, why in row["failures"].items()]
