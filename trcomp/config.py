@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from trcomp import s3
 from trcomp.errors import Problem, SpecError, nearest
 
 
@@ -22,7 +23,9 @@ class TrainingCompilerConfig:
         cuda_to_xla: Let a script written for GPUs run as it is: ``cuda`` is then the worker's own
             device. False leaves ``torch.cuda`` as torch has it. Means nothing without ``enabled``.
         cache: The directory that keeps executables from one job to the next; "off" keeps none.
-            None: the environment's ``TRCOMP_CACHE``, by default ``~/.cache/trcomp``.
+            ``s3://bucket/prefix``: each host takes them from there before its workers start, and
+            leaves new ones there after they succeeded. Who may write there can run code in the
+            jobs that read it. None: ``TRCOMP_CACHE``, by default ``~/.cache/trcomp``.
 
     Raises:
         SpecError: Holds every value that is not of its type.
@@ -49,11 +52,11 @@ class TrainingCompilerConfig:
 
 
 def _cache_problems(cache: object) -> list[Problem]:
-    allowed = 'a directory, "off" or None is needed.'
+    field = "compiler_config.cache"
     if cache is not None and not (isinstance(cache, str | os.PathLike) and os.fspath(cache)):
-        return [Problem("compiler_config.cache", cache, allowed)]
-    if str(cache).startswith("s3://"):
-        return [Problem("compiler_config.cache", cache, f"S3 is not supported yet; {allowed}")]
+        return [Problem(field, cache, 'a directory, s3://bucket/prefix, "off" or None is needed.')]
+    if isinstance(cache, str) and s3.is_url(cache):
+        return [Problem(field, cache, fault) for fault in s3.faults(cache)]
     return []
 
 

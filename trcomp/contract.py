@@ -66,7 +66,7 @@ class Settings:
     cuda_to_xla: bool = True
     """Whether `cuda` means the worker's xla device."""
     compiler_cache: str | None = None
-    """A directory, or "off"; None if the job says nothing of it."""
+    """A directory, ``s3://bucket/prefix`` or "off"; None if the job says nothing of it."""
     pytorchxla_enabled: bool = False
     log_level: int = 20
     """A level of Python's logging module; 20 is INFO."""

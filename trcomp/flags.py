@@ -108,8 +108,8 @@ CHECK = Flag("TRCOMP_CHECK", False, "1 compares each operator's results with tor
 CACHE = Flag(
     "TRCOMP_CACHE",
     "",
-    "Directory that keeps executables from one process to the next, `off` for none; default "
-    "~/.cache/trcomp.",
+    "Directory that keeps executables from one process to the next, `off` for none, for a job also "
+    "s3://bucket/prefix; default ~/.cache/trcomp.",
 )
 PREFETCH = Flag("TRCOMP_PREFETCH", 2, "Batches the device loader keeps ahead of the step.")
 MAX_PENDING = Flag(

@@ -6,13 +6,14 @@ from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 
+import jax
 import pytest
 import torch
 
 import trcomp.runtime as rt
 from tests.runtime.rank_scripts import run_ranks
-from trcomp import flags
-from trcomp.runtime import executables, persistent
+from trcomp import SpecError, flags
+from trcomp.runtime import client, executables, persistent
 from trcomp.runtime.device import DEVICE
 from trcomp.runtime.metrics import counters
 
@@ -155,3 +156,29 @@ def test_debug_compiles_so_that_there_is_something_to_write(
     monkeypatch.setenv(flags.DEBUG.name, "1")
     monkeypatch.setenv(flags.REPORT_DIR.name, str(tmp_path / "trcomp"))
     assert computed(2.0) == (60.0, 1, 0)
+
+
+def test_only_a_job_takes_executables_from_s3(
+    cache: Path, forget: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(flags.CACHE.name, "s3://bucket/prefix")
+    with pytest.raises(SpecError, match="TRCOMP_CACHE: got 's3://bucket/prefix'; a directory"):
+        persistent.folder()
+
+
+def test_what_xla_finds_out_about_a_gpu_is_kept_beside_the_executables(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert persistent.compiler_options() == {}
+    monkeypatch.setattr(client, "platform", lambda: "gpu")
+    ((name, folder),) = persistent.compiler_options().items()
+    assert folder == str(cache / "autotuning")
+    # This jaxlib takes the option, on any device: an unknown one is an error.
+    jax.jit(lambda x: x + 1).lower(1.0).compile({name: folder})
+    monkeypatch.setenv("XLA_FLAGS", f"--{name}=/mine")
+    assert persistent.compiler_options() == {}
+    monkeypatch.delenv("XLA_FLAGS")
+    monkeypatch.setattr(persistent, "_AUTOTUNING_OPTION", "xla_gpu_of_another_version")
+    assert persistent.compiler_options() == {}
+    monkeypatch.setenv(flags.CACHE.name, "off")
+    assert persistent.compiler_options() == {}

@@ -21,15 +21,35 @@ def test_values_must_be_bools_and_all_are_named() -> None:
         TrainingCompilerConfig(enabled="yes", debug=1, cuda_to_xla="cuda")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("cache", [None, "off", "~/executables", Path("here")])
-def test_executables_may_be_kept_in_a_directory(cache: str | Path | None) -> None:
+@pytest.mark.parametrize(
+    "cache",
+    [None, "off", "~/executables", Path("here"), "s3://my-bucket", "s3://b.c.d/team/vit=1/"],
+)
+def test_where_executables_may_be_kept(cache: str | Path | None) -> None:
     assert TrainingCompilerConfig(cache=cache).cache == cache
 
 
-@pytest.mark.parametrize("cache", ["", 3, True, "s3://bucket/prefix"])
-def test_what_cannot_be_a_directory_is_refused(cache: Any) -> None:
+@pytest.mark.parametrize(
+    "cache",
+    [
+        *["", 3, True, "s3://", "s3:///prefix", "s3://Bucket/x", "s3://ab/x", "s3://a..b/x"],
+        *["s3://10.0.0.1/x", "s3://key:secret@bucket/x", "s3://bucket/x?versionId=1"],
+        *[
+            "s3://bucket/../other",
+            "s3://bucket/a//b",
+            "s3://bucket/a b",
+            "s3://bucket/" + "x" * 600,
+        ],
+    ],
+)
+def test_where_executables_cannot_be_kept_is_refused(cache: Any) -> None:
     with pytest.raises(SpecError, match=r"compiler_config\.cache"):
         TrainingCompilerConfig(cache=cache)
+
+
+def test_all_that_is_wrong_with_a_place_in_s3_is_said() -> None:
+    with pytest.raises(SpecError, match="4 problems"):
+        TrainingCompilerConfig(debug=1, cache="s3://B/../a b")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("value", [None, {}, {"pytorchxla": {"enabled": False}}])

@@ -82,3 +82,11 @@ def test_efa_devices_are_probed(tmp_path: Path) -> None:
         os.symlink(tmp_path / "drivers" / driver, tmp_path / "sys" / device / "device" / "driver")
     (tmp_path / "sys" / "efa_0").mkdir()
     assert gpus.efa_devices(tmp_path / "sys") == 2
+
+
+def test_the_model_is_what_the_driver_calls_the_first_gpu(tmp_path: Path) -> None:
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text('#!/bin/sh\necho "GPU 0: NVIDIA H200 (SXM) (UUID: GPU-1)"\n')
+    tool.chmod(0o755)
+    assert gpus.model(command=str(tool)) == "NVIDIA H200 (SXM)"
+    assert gpus.model(command=str(tmp_path / "none")) == "gpu"

@@ -17,6 +17,7 @@ from trcomp import (
     Plan,
     SpecError,
     TrainingCompilerConfig,
+    flags,
 )
 from trcomp.backends import process, source
 from trcomp.backends.process import inherited
@@ -84,6 +85,26 @@ def test_json_holds_what_travels(code: Path) -> None:
     assert settings["compiler_debug"] is True
     assert settings["compiler_cache"] == str(Path("executables").absolute())
     assert settings["pytorchxla_enabled"] is True
+
+
+def test_a_plan_says_where_executables_are_kept(
+    code: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def line(**words: Any) -> str:
+        lines = plan_of(code, **words).to_text().splitlines()
+        return next((text for text in lines if text.startswith("cache")), "")
+
+    def with_cache(cache: str | None) -> str:
+        return line(compiler_config=TrainingCompilerConfig(cache=cache))
+
+    assert with_cache("s3://bucket/team/").endswith(" s3://bucket/team/")
+    assert with_cache("here").endswith(f" {Path('here').absolute()}")
+    assert with_cache("off").endswith(" off")
+    monkeypatch.delenv(flags.CACHE.name)
+    monkeypatch.setenv("XDG_CACHE_HOME", "/caches")
+    assert with_cache(None).endswith(" /caches/trcomp")
+    assert line(environment={flags.CACHE.name: "s3://bucket"}).endswith(" s3://bucket")
+    assert line(compiler_config=TrainingCompilerConfig(enabled=False)) == ""
 
 
 def test_without_compiler_config_the_container_hears_of_none(code: Path) -> None:

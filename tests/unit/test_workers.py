@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from trcomp import flags
+from trcomp import flags, s3
 from trcomp.contract import Contract, Paths, Settings
 from trcomp.entrypoint.supervisor import Worker
 from trcomp.entrypoint.workers import Site, plan_workers
+from trcomp.env.executables import shared_folder
 from trcomp.env.topology import Topology, uniform
 from trcomp.env.variables import has_identity, identity
 from trcomp.errors import SpecError
@@ -111,3 +112,41 @@ def test_what_no_process_can_be_given_is_told(tmp_path: Path, value: str, says: 
     with pytest.raises(SpecError, match=says) as caught:
         plan_workers(site(tmp_path, hyperparameters={"x": value}))
     assert "SM_HP_X" in str(caught.value)
+
+
+def with_cache(planned: Site, cache: str | None) -> Site:
+    settings = replace(planned.contract.settings, compiler_cache=cache)
+    return replace(planned, contract=replace(planned.contract, settings=settings))
+
+
+@pytest.mark.parametrize("named_by", ["config", "variable"])
+def test_workers_keep_what_comes_from_s3_in_a_directory_of_the_run(
+    tmp_path: Path, named_by: str
+) -> None:
+    url = "s3://bucket/prefix"
+    planned = (
+        with_cache(site(tmp_path), url)
+        if named_by == "config"
+        else site(tmp_path, environ={flags.CACHE.name: url})
+    )
+    assert planned.shared_cache == s3.Place("bucket", "prefix")
+    for worker in plan_workers(planned):
+        assert flags.CACHE.get(worker.environ) == str(planned.executables)
+    elsewhere = with_cache(planned, "/mine")
+    assert elsewhere.shared_cache is None
+    assert {flags.CACHE.get(worker.environ) for worker in plan_workers(elsewhere)} == {"/mine"}
+    assert with_cache(site(tmp_path, enabled=False), url).shared_cache is None
+
+
+def test_a_variable_that_names_no_place_in_s3_is_told(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="TRCOMP_CACHE: got 's3://B/x'; a bucket's name has"):
+        plan_workers(site(tmp_path, environ={flags.CACHE.name: "s3://B/x"}))
+
+
+def test_other_devices_versions_and_flags_have_another_folder_in_s3() -> None:
+    environs = [{}, {"XLA_FLAGS": "--x=1"}, {flags.BUCKET_MB.name: "64"}]
+    folders = [shared_folder(environ, "cpu") for environ in environs]
+    folders += [shared_folder({}, name) for name in ("NVIDIA H200", "NVIDIA A100-SXM4-40GB")]
+    assert len(set(folders)) == 5
+    assert folders[3].startswith("nvidia-h200-jax")
+    assert shared_folder({"UNRELATED": "1"}, "cpu") == folders[0]

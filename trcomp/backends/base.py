@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ from typing import Any, Protocol, Self
 from pydantic import BaseModel, ConfigDict
 
 from trcomp.contract import Contract, to_argv
+from trcomp.env.executables import kept_at
 from trcomp.errors import Problem
 from trcomp.spec import JobSpec
 
@@ -111,6 +113,10 @@ class Plan(_Frozen):
         lines += [f"results    {self.output_dir}"]
         if self.checkpoint_dir is not None:
             lines.append(f"checkpoints  {self.checkpoint_dir}")
+        settings = self.hosts[0].contract.settings
+        if settings.compiler_enabled is not False:
+            environ = os.environ | self.hosts[0].environment
+            lines.append(f"cache      {settings.compiler_cache or kept_at(environ)}")
         size = sum(file.size_bytes for file in self.files)
         lines.append(f"code       {len(self.files)} files, {size} bytes")
         lines += [f"  {file.size_bytes:>10}  {file.destination}" for file in self.files]

@@ -8,10 +8,11 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from trcomp import contract, flags
+from trcomp import contract, flags, s3
 from trcomp.backends import source
 from trcomp.backends.base import HostPlan, InputLink, Plan
 from trcomp.backends.directory import jobs_directory
+from trcomp.env import executables
 from trcomp.errors import Problem, SpecError
 from trcomp.spec import JobSpec, local_path
 
@@ -115,9 +116,9 @@ def _plan_host(spec: JobSpec, directory: Path, name: str, addresses: Mapping[str
 
 
 def _cache_place(cache: str | os.PathLike[str] | None) -> str | None:
-    """The directory for workers, which run elsewhere."""
-    if cache is None or cache == "off":
-        return None if cache is None else "off"
+    """A directory as seen from anywhere: workers run elsewhere."""
+    if cache is None or cache == executables.OFF or s3.is_url(cache):
+        return None if cache is None else str(cache)
     return str(Path(cache).expanduser().absolute())
 
 

@@ -1,6 +1,7 @@
 """Process 1 of a host: contract, topology, requirements, workers, failure file, exit code.
 
 contract.read --> discovered (Topology) --> plan_workers --> supervise --> blamed --> exit code
+                     requirements, executables from S3 --^   `--> new executables to S3
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from trcomp.entrypoint.processes import Signals, adopt_orphans
 from trcomp.entrypoint.supervisor import Outcome, Worker, supervise
 from trcomp.entrypoint.workers import Site, plan_workers
 from trcomp.env import gpus
+from trcomp.env.executables import shared_folder
 from trcomp.errors import InternalError, TrcompError
 from trcomp.lines import Console
 
@@ -71,11 +73,15 @@ class _Run:
                 self.say(f"No {requirements.NAME}: nothing to install.")
             elif code := self._ended(site, self._run(site, [pip], signals), requirements.WHAT):
                 return code
+            self._move_executables("download", site, workers, signals)
             if signals.received:
                 return self._stopped(signals.received[0])
             self.say(_summary(site, workers))
             outcome = self._run(site, workers, signals, on_started=lambda: _mark_started(site))
-            return self._ended(site, outcome, "The script")
+            code = self._ended(site, outcome, "The script")
+            if code == 0:
+                self._move_executables("upload", site, workers, signals)
+            return code
 
     def say(self, text: str) -> None:
         """Print lines of the entrypoint's own."""
@@ -99,6 +105,20 @@ class _Run:
             efa=gpus.efa_devices() > 0,
             num_cpus=num_cpus(topology),
         )
+
+    def _move_executables(
+        self, direction: str, site: Site, workers: Sequence[Worker], signals: Signals
+    ) -> None:
+        if site.shared_cache is None:
+            return
+        device = gpus.model() if site.topology.device_kind == "gpu" else "cpu"
+        place = site.shared_cache / shared_folder(workers[0].environ, device)
+        site.executables.mkdir(mode=0o700, exist_ok=True)
+        # -P: the script's own files must not stand in for the modules that the AWS SDK imports.
+        command = (sys.executable, "-P", "-m", "trcomp.entrypoint.shared_cache", direction)
+        argv = (*command, str(place), str(site.executables))
+        mover = Worker(None, argv, site.environ, site.paths.code, prefix=b"[cache] ")
+        self._run(site, [mover], signals)
 
     def _run(
         self,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trcomp import flags
+from trcomp import flags, s3
 from trcomp.contract import Contract, Paths, sm_variables, to_argv
 from trcomp.entrypoint.supervisor import Worker
 from trcomp.env.topology import Rank, Topology
@@ -58,6 +58,19 @@ class Site:
         return None if self.log_dir is None else self.log_dir / f"{name}.log"
 
     @property
+    def shared_cache(self) -> s3.Place | None:
+        """Where in S3 executables are kept from job to job, if they are."""
+        if self.contract.settings.compiler_enabled is False:
+            return None
+        text = self.contract.settings.compiler_cache or flags.CACHE.get(self.environ)
+        return s3.place(text) if s3.is_url(text) else None
+
+    @property
+    def executables(self) -> Path:
+        """Where they lie while the job runs."""
+        return self.scratch / "executables"
+
+    @property
     def report_dir(self) -> Path:
         """Where workers write their metrics."""
         return self.paths.output_data / "trcomp"
@@ -72,6 +85,7 @@ def plan_workers(site: Site) -> tuple[Worker, ...]:
     """
     script = entry_point(site)
     _check_passable(site)
+    _check_cache(site)
     enabled = site.contract.settings.compiler_enabled
     if enabled is None:
         variables = for_host(site.topology, site.host_index, efa=site.efa, user=job_environ(site))
@@ -144,6 +158,12 @@ def _check_passable(site: Site) -> None:
         )
 
 
+def _check_cache(site: Site) -> None:
+    text = site.contract.settings.compiler_cache or flags.CACHE.get(site.environ)
+    if s3.is_url(text) and (faults := s3.faults(text)):
+        raise SpecError([Problem(flags.CACHE.name, text, fault) for fault in faults])
+
+
 def _obstacle(text: str) -> str | None:
     """What keeps a text from being an argument or variable of a process."""
     try:
@@ -172,7 +192,9 @@ def _worker(
         flags.TOPOLOGY: site.topology.to_json(),
         flags.HOST_INDEX: str(site.host_index),
     }
-    if site.contract.settings.compiler_cache is not None:
+    if site.shared_cache is not None:
+        settings[flags.CACHE] = str(site.executables)
+    elif site.contract.settings.compiler_cache is not None:
         settings[flags.CACHE] = site.contract.settings.compiler_cache
     if site.topology.world_size > 1:
         settings[flags.COORDINATOR] = site.topology.coordinator

@@ -11,7 +11,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-_GPU = re.compile(r"^GPU (\d+): .*\(UUID: (GPU-[^)]+)\)")
+_GPU = re.compile(r"^GPU (\d+): (.*) \(UUID: (GPU-[^)]+)\)")
 _MIG = re.compile(r"^\s+MIG .*\(UUID: (MIG-[^)]+)\)")
 _LISTING_TIMEOUT_SECONDS = 30
 
@@ -51,8 +51,33 @@ def listed(
     A GPU that is cut into MIG slices stands for its slices, which have no index. Where the driver's
     tool is missing, the kernel driver's own directory gives the number of GPUs, without UUIDs.
     """
+    listing = _listing(command)
+    if listing is None:
+        count = len(list(proc.iterdir())) if proc.is_dir() else 0
+        return tuple((str(index), "") for index in range(count))
+    return parsed(listing)
+
+
+def model(*, command: str = "nvidia-smi") -> str:
+    """What the driver's tool calls this machine's first GPU; "gpu" where nothing tells."""
+    lines = (_listing(command) or "").splitlines()
+    return next((gpu[2] for line in lines if (gpu := _GPU.match(line))), "gpu")
+
+
+def parsed(listing: str) -> tuple[tuple[str, str], ...]:
+    """`listed`, from the text that ``nvidia-smi -L`` prints."""
+    groups: list[list[tuple[str, str]]] = []
+    for line in listing.splitlines():
+        if gpu := _GPU.match(line):
+            groups.append([(gpu[1], gpu[3])])
+        elif (mig := _MIG.match(line)) and groups:
+            groups[-1].append(("", mig[1]))
+    return tuple(device for group in groups for device in (group[1:] or group))
+
+
+def _listing(command: str) -> str | None:
     try:
-        listing = subprocess.run(
+        return subprocess.run(
             [command, "-L"],
             capture_output=True,
             text=True,
@@ -61,20 +86,7 @@ def listed(
             check=True,
         ).stdout
     except (OSError, subprocess.SubprocessError):
-        count = len(list(proc.iterdir())) if proc.is_dir() else 0
-        return tuple((str(index), "") for index in range(count))
-    return parsed(listing)
-
-
-def parsed(listing: str) -> tuple[tuple[str, str], ...]:
-    """`listed`, from the text that ``nvidia-smi -L`` prints."""
-    groups: list[list[tuple[str, str]]] = []
-    for line in listing.splitlines():
-        if gpu := _GPU.match(line):
-            groups.append([(gpu[1], gpu[2])])
-        elif (mig := _MIG.match(line)) and groups:
-            groups[-1].append(("", mig[1]))
-    return tuple(device for group in groups for device in (group[1:] or group))
+        return None
 
 
 def efa_devices(root: Path = Path("/sys/class/infiniband")) -> int:

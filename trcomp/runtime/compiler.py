@@ -246,7 +246,7 @@ def compile_graph(graph: Graph) -> Executable:
         again = f" again: {reason}" if reason else ""
         tell(f"compiling a graph of {num_operations(graph)} operations{again}", graph)
         lowered = lower_graph(graph)
-        compiled = lowered.compile()
+        compiled = lowered.compile(persistent.compiler_options())
         if flags.DEBUG.get():
             dump.write(graph, counters.compiles, lowered, compiled)
         counters.compiles += 1

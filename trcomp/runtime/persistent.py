@@ -14,11 +14,9 @@ import contextlib
 import hashlib
 import os
 import pickle
-import platform
 import tempfile
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +24,16 @@ import jax
 import numpy as np
 import torch
 from jax.experimental import serialize_executable
+from jaxlib import xla_client
 
-from trcomp import flags
+from trcomp import flags, s3
+from trcomp.env.executables import AUTOTUNING, OFF, kept_at, toolchain
+from trcomp.errors import Problem, SpecError
 from trcomp.runtime import client
 from trcomp.runtime.graph import Graph
 from trcomp.runtime.ir import Signature
 
-_OFF = "off"
+_AUTOTUNING_OPTION = "xla_gpu_per_fusion_autotune_cache_dir"
 _KEPT_BYTES = 8 * 2**30
 _WORTH_SECONDS = 0.1
 """Graphs that compile faster are compiled again: loading them saves nothing."""
@@ -107,23 +108,42 @@ def store(path: Path | None, executable: Any, seconds: float) -> None:
 
 
 def folder() -> Path | None:
-    """Where executables are kept; None if they are not."""
-    text = flags.CACHE.get()
-    if text == _OFF:
-        return None
-    if text:
-        return Path(text).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "trcomp"
+    """Where executables are kept; None if they are not.
+
+    Raises:
+        SpecError: The place is in S3: jobs take executables from there, and nothing else does.
+    """
+    place = kept_at(os.environ)
+    if s3.is_url(place):
+        allowed = 'a directory or "off": this process is in no job that would download them.'
+        raise SpecError([Problem(flags.CACHE.name, place, allowed)])
+    return None if place == OFF else Path(place)
+
+
+def compiler_options() -> dict[str, str | bool]:
+    """Options that have XLA keep what it finds out about a GPU beside the executables.
+
+    An option of the compiler is no flag: this jaxlib is asked whether it has it, where an unknown
+    flag in XLA_FLAGS ends the process.
+    """
+    root = folder()
+    set_by_user = _AUTOTUNING_OPTION in os.environ.get("XLA_FLAGS", "")
+    if root is None or client.platform() == "cpu" or set_by_user:
+        return {}
+    known = type(xla_client.CompileOptions().executable_build_options.debug_options)
+    return (
+        {_AUTOTUNING_OPTION: str(root / AUTOTUNING)} if hasattr(known, _AUTOTUNING_OPTION) else {}
+    )
 
 
 def place(graph: Graph) -> Path | None:
     """The file of a graph's executable; None if none is kept."""
-    root = folder()
     # What debugging writes or compares comes from compiling.
-    if root is None or flags.DEBUG.get() or flags.CHECK.get():
+    if flags.DEBUG.get() or flags.CHECK.get():
         return None
     try:
-        return root / _environment() / fingerprint(graph)
+        root = folder()
+        return None if root is None else root / _environment() / fingerprint(graph)
     except (_UnnamedError, RuntimeError):  # RuntimeError: no home directory.
         return None
 
@@ -173,28 +193,12 @@ def _text(value: Any) -> str:
 @lru_cache(maxsize=1)
 def _environment() -> str:
     """A digest of all besides the graph that an executable depends on."""
-    digest = hashlib.sha256()
-    for source in sorted(Path(__file__).parent.rglob("*.py")):
-        digest.update(source.read_bytes())
     device = client.device()
     parts = (
-        *(version(name) for name in ("jax", "jaxlib", "torch", "numpy")),
+        *toolchain(os.environ, device.platform),
         *(device.platform, device.device_kind, device.client.platform_version),
-        *(os.environ.get("XLA_FLAGS", ""), _processor() if device.platform == "cpu" else ""),
-        *(f"{flag.name}={flag.get()}" for flag in flags.ALL if flag.in_key),
     )
-    digest.update("\0".join(parts).encode())
-    return digest.hexdigest()[:16]
-
-
-def _processor() -> str:
-    """What this machine's processor can do: its code may not run on another."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor()
-    wanted = ("model name", "flags", "Features")
-    return "".join(sorted({line for line in lines if line.startswith(wanted)}))
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 
 def _prune(root: Path) -> None:
