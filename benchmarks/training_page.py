@@ -54,7 +54,8 @@ Time of the host in a step, until it has started the executable, where that is n
 
 {_by_model(rows, [name for name in compilers if name not in ("inductor", "flax")], _host)}
 
-{_memory_table(rows, names)}Geometric means over the models that both have, and what they should be at most:
+{_memory_table(rows, names)}Geometric means over the models that both have, and what they should
+be at most:
 
 {_bars(rows)}
 {_failures(rows)}"""
