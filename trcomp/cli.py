@@ -18,6 +18,7 @@ from trcomp import backends
 from trcomp._version import __version__
 from trcomp.env import explain, gpus
 from trcomp.env.variables import DIALECTS
+from trcomp.env.xla_flags import unknown
 from trcomp.errors import JobError, SpecError, TrcompError
 from trcomp.follow import report_rows, stage_text
 from trcomp.images import instances
@@ -223,5 +224,7 @@ def _environment(
         dialects=DIALECTS if old_image else DIALECTS[:2],
         num_cpus=num_cpus,
         network_interface="lo" if instance_type in LOCAL_TYPES else "eth0",
+        # Only what trains on this machine has this machine's jaxlib.
+        unknown_flags=unknown if instance_type in LOCAL_TYPES else lambda wanted: (),
     )
     return list(rows)

@@ -130,7 +130,7 @@ def test_the_users_own_value_wins(kind: DeviceKind) -> None:
         "CUDA_VISIBLE_DEVICES",
     }
     plain = environ(topology, 0, efa=True, dialects=DIALECTS, num_cpus=8)
-    user = {name: "mine" for name in plain if name not in {*told_apart, "XLA_FLAGS"}}
+    user = {name: "7" for name in plain if name not in {*told_apart, "XLA_FLAGS"}}
     found = {**user, **environ(topology, 0, efa=True, dialects=DIALECTS, num_cpus=8, user=user)}
     assert {name: found[name] for name in user} == user
     reasons = for_rank(topology, topology.ranks()[0], user=user)

@@ -22,7 +22,7 @@ from trcomp.entrypoint.discovery import discovered, num_cpus, wait_for_names
 from trcomp.entrypoint.processes import Signals, adopt_orphans
 from trcomp.entrypoint.supervisor import Outcome, Worker, supervise
 from trcomp.entrypoint.workers import Site, plan_workers
-from trcomp.env import gpus
+from trcomp.env import gpus, xla_flags
 from trcomp.env.executables import shared_folder
 from trcomp.errors import InternalError, TrcompError
 from trcomp.lines import Console
@@ -95,6 +95,8 @@ class _Run:
     def _site(self, contract: Contract, scratch: Path) -> Site:
         gpu_ids = gpus.found(self._environ)
         topology = discovered(contract, self._environ, gpu_ids)
+        trains = contract.settings.compiler_enabled
+        wanted = xla_flags.for_topology(topology, self._environ) if trains else ()
         return Site(
             contract=contract,
             paths=self._paths,
@@ -104,6 +106,7 @@ class _Run:
             gpu_ids=gpu_ids if topology.device_kind == "gpu" else (),
             efa=gpus.efa_devices() > 0,
             num_cpus=num_cpus(topology),
+            unknown_flags=xla_flags.unknown(wanted),
         )
 
     def _move_executables(

@@ -31,6 +31,7 @@ class Site:
         gpu_ids: The GPUs of this host, as values for CUDA_VISIBLE_DEVICES.
         efa: Whether this host has an Elastic Fabric Adapter.
         num_cpus: Cores that this host may use.
+        unknown_flags: Names of XLA's flags that its jaxlib has not.
     """
 
     contract: Contract
@@ -41,6 +42,7 @@ class Site:
     gpu_ids: tuple[str, ...] = ()
     efa: bool = False
     num_cpus: int = 1
+    unknown_flags: tuple[str, ...] = ()
 
     @property
     def host_index(self) -> int:
@@ -104,6 +106,7 @@ def plan_workers(site: Site) -> tuple[Worker, ...]:
                 efa=site.efa,
                 user=job_environ(site),
                 num_cpus=site.num_cpus,
+                unknown_flags=site.unknown_flags,
             ),
             enabled=enabled,
         )

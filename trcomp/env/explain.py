@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from trcomp.env.topology import DeviceKind, uniform
 from trcomp.env.variables import Variable, for_rank
+from trcomp.env.xla_flags import for_topology
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ def table(
     num_cpus: int | None = None,
     user: Mapping[str, str] | None = None,
     network_interface: str = "eth0",
+    unknown_flags: Callable[[Sequence[str]], Sequence[str]] = lambda wanted: (),
 ) -> tuple[Row, ...]:
     """What a job on such instances would set, for every rank; computed, nothing is probed.
 
@@ -41,16 +43,26 @@ def table(
         num_cpus: Cores per host, shared out between its ranks; None leaves thread pools alone.
         user: The environment given to the job.
         network_interface: The interface between the hosts.
+        unknown_flags: Which of XLA's flags a jaxlib has not: `xla_flags.unknown` asks this one.
     """
     # Text order (algo-1, algo-10, algo-2), as SageMaker lists hosts: ranks follow from it.
     names = sorted(f"algo-{number}" for number in range(1, instance_count + 1))
     topology = uniform(names, num_devices, device_kind, network_interface=network_interface)
+    unknown = unknown_flags(for_topology(topology, user or {}))
     return tuple(
         Row(
             rank.rank,
             rank.host.name,
             rank.local_rank,
-            for_rank(topology, rank, dialects=dialects, efa=efa, user=user, num_cpus=num_cpus),
+            for_rank(
+                topology,
+                rank,
+                dialects=dialects,
+                efa=efa,
+                user=user,
+                num_cpus=num_cpus,
+                unknown_flags=unknown,
+            ),
         )
         for rank in topology.ranks()
     )

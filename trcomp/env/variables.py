@@ -10,6 +10,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from trcomp import flags
+from trcomp.env import xla_flags
 from trcomp.env.topology import Rank, Topology
 from trcomp.errors import ContractError
 
@@ -127,6 +129,7 @@ def for_rank(
     efa: bool = False,
     user: Mapping[str, str] | None = None,
     num_cpus: int | None = None,
+    unknown_flags: Sequence[str] = (),
 ) -> tuple[Variable, ...]:
     """Every variable that trcomp sets for one rank.
 
@@ -141,11 +144,13 @@ def for_rank(
         efa: Whether this host has an Elastic Fabric Adapter.
         user: The environment that the job was given.
         num_cpus: Cores of this host, shared out between its ranks; None leaves thread pools alone.
+        unknown_flags: Names of XLA's flags that this host's jaxlib has not (`xla_flags.unknown`).
     """
     given = user or {}
     computed = [*_ranks(topology, rank), *_threads(topology, rank, num_cpus)]
     if "jax" in dialects:
         computed += _jax(topology, rank, given)
+        computed += _xla(topology, given, unknown_flags)
     if "pjrt" in dialects:
         computed += _pjrt(topology, rank)
     if "xrt" in dialects:
@@ -198,7 +203,7 @@ def merged_flags(computed: Sequence[str], user: str | None) -> str:
     if text and not text.startswith("-"):
         return text
     own = set(re.findall(r"--([A-Za-z0-9_]+)", text))
-    added = [flag for flag in computed if flag.lstrip("-").partition("=")[0] not in own]
+    added = [flag for flag in computed if xla_flags.name_of(flag) not in own]
     return " ".join([*added, text] if text else added)
 
 
@@ -261,13 +266,27 @@ def _jax(topology: Topology, rank: Rank, user: Mapping[str, str]) -> Iterator[Va
             topology.coordinator,
             "All hosts are on this machine: other jobs on it may use the same port.",
         )
-    if gpu:
-        flags = ["--xla_gpu_enable_latency_hiding_scheduler=true"]
-        yield Variable(
-            "XLA_FLAGS",
-            merged_flags(flags, user.get("XLA_FLAGS")),
-            "Overlaps collectives with compute; your own flags are kept and win.",
-        )
+
+
+def _xla(
+    topology: Topology, user: Mapping[str, str], unknown_flags: Sequence[str]
+) -> Iterator[Variable]:
+    wanted = xla_flags.for_topology(topology, user)
+    if not wanted:
+        return
+    size = xla_flags.bucket_mb(topology, user)
+    if size != flags.BUCKET_MB.default:
+        large = "Gradients travel in larger buckets between hosts: NCCL needs them there."
+        yield Variable(flags.BUCKET_MB.name, str(size), large)
+    known = [flag for flag in wanted if xla_flags.name_of(flag) not in unknown_flags]
+    merged = merged_flags(known, user.get("XLA_FLAGS"))
+    left = f" This jaxlib has no {', '.join(unknown_flags)}." if unknown_flags else ""
+    yield Variable(
+        "XLA_FLAGS",
+        merged or None,
+        "Overlaps collectives with compute, and lets XLA combine up to a bucket of gradients; your "
+        f"own flags are kept and win.{left}",
+    )
 
 
 def _pjrt(topology: Topology, rank: Rank) -> Iterator[Variable]:

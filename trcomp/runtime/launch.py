@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from trcomp import flags
-from trcomp.env import gpus, variables
+from trcomp.env import gpus, variables, xla_flags
 from trcomp.env.topology import DeviceKind, Topology, uniform
 from trcomp.errors import DeviceError, Problem, SpecError, UnsupportedError
 from trcomp.runtime import report
@@ -103,6 +103,7 @@ def environments(topology: Topology, host_index: int) -> list[dict[str, str]]:
         ours[flags.COORDINATOR.name] = topology.coordinator
     dialects = ("jax", "pjrt") if flags.ENABLED.get() else ("pjrt",)
     efa = gpus.efa_devices() > 0
+    unknown = xla_flags.unknown(xla_flags.for_topology(topology, os.environ))
     return [
         variables.applied(
             {**os.environ, **ours},
@@ -113,6 +114,7 @@ def environments(topology: Topology, host_index: int) -> list[dict[str, str]]:
                 efa=efa,
                 user=os.environ,
                 num_cpus=_num_cpus(topology),
+                unknown_flags=unknown,
             ),
         )
         for rank in topology.local_ranks(host_index)
