@@ -1,4 +1,7 @@
-"""Writes the page of operators from what `make opinfo` found: python -m docs.ops"""
+"""Writes the page of operators from what `make opinfo` found: python -m docs.ops [RUN.json ...]
+
+Of several runs, as of one dtype each, the last that has a dtype tells of it.
+"""
 
 from __future__ import annotations
 
@@ -52,6 +55,30 @@ def of_dtypes(reason: Reason) -> str:
     return f" of {' and '.join(reason.dtypes)}" if reason.dtypes else ""
 
 
+def merged(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """Several runs as one; `limit` becomes that of each dtype."""
+    of_dtype = {dtype: run for run in runs for dtype in run["figures"]}
+    tried = {row["op"] for run in runs for row in run["rows"]}
+    return runs[-1] | {
+        "figures": {dtype: run["figures"][dtype] for dtype, run in of_dtype.items()},
+        "limit": {dtype: run["limit"] for dtype, run in of_dtype.items()},
+        "rows": [
+            row for dtype, run in of_dtype.items() for row in run["rows"] if row["dtype"] == dtype
+        ],
+        "untried": sorted({op for run in runs for op in run["untried"]} - tried),
+    }
+
+
+def amount(limits: dict[str, int | None]) -> str:
+    """How many samples of each operator and check were tried."""
+    whole = [dtype for dtype, limit in limits.items() if limit is None]
+    least = {limit for limit in limits.values() if limit is not None}
+    if not least:
+        return "every sample of each operator, dtype and check"
+    part = f"the first {min(least)} samples of each operator, dtype and check"
+    return f"every sample in {', '.join(whole)}, {part} in the others" if whole else part
+
+
 def page(run: dict[str, Any]) -> str:
     """The page as Markdown."""
     by_op: dict[str, list[Row]] = defaultdict(list)
@@ -60,11 +87,11 @@ def page(run: dict[str, Any]) -> str:
     count = Counter(state(rows) for rows in by_op.values())
     count["untried"] = len(run["untried"])
     versions = ", ".join(f"{name} {version}" for name, version in run["versions"].items())
-    amount = f"the first {run['limit']} samples" if run["limit"] else "every sample"
     lines = ["# Operators", "", _NOTE, ""]
     lines += [
         "PyTorch's own samples of its operators (`op_db`), on the device against the CPU:",
-        f"{amount} of each operator, dtype and check. Run on {run['date']} with {versions}.",
+        f"{amount(run['limit'])}.",
+        f"Run on {run['date']} with {versions}.",
         "",
         "| state | operators | meaning |",
         "|---|---|---|",
@@ -93,9 +120,12 @@ def page(run: dict[str, Any]) -> str:
 
 def main() -> None:
     """Write the page."""
-    if not RUN.exists():
-        sys.exit(f"{RUN} is missing: run `make opinfo` first")
-    PAGE.write_text(page(json.loads(RUN.read_text(encoding="utf-8"))), encoding="utf-8")
+    paths = [Path(name) for name in sys.argv[1:]] or [RUN]
+    for path in paths:
+        if not path.exists():
+            sys.exit(f"{path} is missing: run `make opinfo` first")
+    runs = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+    PAGE.write_text(page(merged(runs)), encoding="utf-8")
 
 
 if __name__ == "__main__":
