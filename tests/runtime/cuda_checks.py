@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
+import trcomp.runtime as rt
 from trcomp.errors import DeviceError, DeviceMemoryError, UnsupportedError
 
 
@@ -253,15 +254,46 @@ def mixed_precision() -> None:
 
 
 def compiled() -> None:
-    """`torch.compile`, as scripts write it, changes nothing."""
-    model: Any = torch.compile(nn.Linear(2, 2).cuda())
-    assert model(torch.ones(1, 2).cuda()).shape == (1, 2)
+    """`torch.compile`, as scripts write it, trains as what it compiles does."""
+    torch.manual_seed(0)
+    plain: Any = nn.Sequential(
+        nn.Linear(4, 8), nn.BatchNorm1d(8), nn.GELU(), nn.Linear(8, 2)
+    ).cuda()
+    model: Any = torch.compile(copy.deepcopy(plain), mode="max-autotune", fullgraph=True)
+    inputs = torch.randn(8, 4, device="cuda")
+    losses = []
+    for each in (plain, model):
+        optimizer = torch.optim.AdamW(each.parameters(), lr=0.1, weight_decay=0.1)
+        step: Any = optimizer.step if each is plain else torch.compile(optimizer.step)
+        losses.append([])
+        for _ in range(4):
+            optimizer.zero_grad()
+            loss = each(inputs).square().mean()
+            loss.backward()
+            step()
+            losses[-1].append(loss.item())
+    assert losses[1] == pytest.approx(losses[0], rel=1e-4), losses
+    nodes = rt.metrics()["recorded_nodes"]
+    with torch.no_grad():
+        model.eval()(inputs)
+    assert rt.metrics()["recorded_nodes"] == nodes + 1
 
-    @torch.compile(mode="max-autotune")
+
+def traced_devices() -> None:
+    """Traced code sees the device as the script does, and makes its tensors there."""
+
     def doubled(x: torch.Tensor) -> torch.Tensor:
-        return 2 * x
+        factor = 2 if x.is_cuda and x.device.type == "cuda" and str(x.device) == "cuda:0" else 0
+        with torch.autocast(x.device.type, dtype=torch.bfloat16):
+            one = (x[None] @ x[:, None]).dtype is torch.bfloat16
+        more = torch.zeros(3, device=x.device) + torch.arange(3, device="cuda").to(x.device)
+        return factor * one * (x + more)
 
-    assert doubled(torch.ones(2, device="cuda")).tolist() == [2.0, 2.0]
+    x = torch.ones(3, device="cuda")
+    for backend in ("inductor", "cudagraphs", "trcomp"):
+        function: Any = torch.compile(doubled, backend=backend, fullgraph=True)
+        assert function(x).tolist() == [2.0, 4.0, 6.0]
+        torch._dynamo.reset()
 
 
 def scripted() -> None:
@@ -319,6 +351,7 @@ CHECKS = [
     switches,
     mixed_precision,
     compiled,
+    traced_devices,
     scripted,
     default_types,
     refusals,

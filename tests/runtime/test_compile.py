@@ -49,6 +49,27 @@ def test_names_of_the_backend(name: str) -> None:
     assert x.grad is not None
 
 
+@pytest.mark.parametrize("words", [{}, {"mode": "max-autotune"}, {"backend": "inductor"}])
+def test_without_a_name_it_is_the_backend_of_what_is_on_the_device(words: dict[str, str]) -> None:
+    x = torch.randn(4).to(DEVICE)
+    with Counted() as counted:
+        made = torch.compile(lambda x: (x * 2).relu() + torch.ones_like(x), **words)(x)
+    assert counted.recorded_nodes == 1
+    torch.testing.assert_close(made.cpu(), (x.cpu() * 2).relu() + 1)
+
+
+def test_what_is_on_the_cpu_is_torchs_to_compile(monkeypatch: pytest.MonkeyPatch) -> None:
+    came = []
+
+    def compile_fx(module: torch.fx.GraphModule, inputs: object, **options: object) -> object:
+        came.append(module)
+        return module.forward
+
+    monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", compile_fx)
+    assert torch.compile(lambda x: x + 1)(torch.ones(2)).tolist() == [2.0, 2.0]
+    assert len(came) == 1
+
+
 def test_inference_is_one_node_a_call() -> None:
     model = mlp().eval()
     inputs = torch.randn(4, 6)

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import ClassVar
 
-from trcomp.compat import lightning
+from trcomp.compat import lightning, transformers
 
 TORCH_XLA_VERSION = "2.9.0+trcomp"
 """The torch_xla release whose names the tree has; frameworks compare it."""
@@ -106,6 +106,7 @@ def install() -> None:
     installed = _installed()
     if installed is None:
         lightning.install()
+        transformers.install()
     else:
         print(
             f"trcomp: torch_xla is installed at {installed.origin} and is used as it is; "

@@ -11,15 +11,12 @@ know. Here `bf16-true` and `16-true` convert the module, and `bf16-mixed` is aut
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
 
 from trcomp.env import variables
+from trcomp.runtime.changes import when_imported
 
 
 def _launch_nothing(module: ModuleType) -> None:
@@ -80,31 +77,6 @@ _CHANGES = {
 }
 
 
-class LightningFinder(MetaPathFinder):
-    """Finds those modules where they are, and changes them when they have been executed."""
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        """The module's own spec; None for all others."""
-        change = _CHANGES.get(fullname)
-        spec = None if change is None else PathFinder.find_spec(fullname, path)
-        if change is not None and spec is not None and spec.loader is not None:
-            changed = _then(spec.loader.exec_module, change)
-            spec.loader.exec_module = changed  # type: ignore[method-assign, assignment]
-        return spec
-
-
-def _then(
-    execute: Callable[[ModuleType], None], change: Callable[[ModuleType], None]
-) -> Callable[[ModuleType], None]:
-    def exec_module(module: ModuleType) -> None:
-        execute(module)
-        change(module)
-
-    return exec_module
-
-
 def install() -> None:
     """Change Lightning when it is imported."""
-    sys.meta_path.insert(0, LightningFinder())
+    when_imported(_CHANGES)

@@ -1,4 +1,4 @@
-"""Names of `torch.compile`'s backend: `trcomp`, and what torch has, or had, for torch_xla.
+"""Names of `torch.compile`'s backend: `trcomp`, no name, what torch has, or had, for torch_xla.
 
 Entry points make `trcomp` known. torch itself has a module for the names of torch_xla, which it
 imports when a backend is first asked for by name; this one stands in for it.
@@ -7,13 +7,19 @@ imports when a backend is first asked for by name; this one stands in for it.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import wraps
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
 
+import torch
+from torch.utils._pytree import tree_leaves
+
 from trcomp import flags
+from trcomp.runtime.changes import when_imported
+from trcomp.runtime.device import NAME, is_on_device
 
 _TORCHS_MODULE = "torch._dynamo.backends.torchxla"
 _TORCHS_NAMES = ("openxla", "openxla_eval")
@@ -31,6 +37,42 @@ def trcomp(module: Any, inputs: Sequence[Any], **options: Any) -> Callable[..., 
     from trcomp.runtime.dynamo import compile_differentiable
 
     return compile_differentiable(module, inputs)
+
+
+def _register_default() -> None:
+    """Let `torch.compile` without a backend mean `trcomp` for what is on the device.
+
+    What is traced on the CPU alone goes to torch's own compiler, as it would without this.
+    """
+    default: Any = torch._TorchCompileInductorWrapper
+    inductor = default.__call__
+
+    @wraps(inductor)
+    def by_device(self: Any, module: Any, inputs: Sequence[Any], **options: Any) -> Any:
+        if any(map(_is_on_device, _traced_tensors(module, inputs))):
+            return trcomp(module, inputs)
+        return inductor(self, module, inputs, **options)
+
+    default.__call__ = by_device
+
+
+def _traced_tensors(module: Any, inputs: Sequence[Any]) -> Iterator[torch.Tensor]:
+    """What goes into a graph that dynamo traced, and what is made within."""
+    made = (node.meta.get("example_value") for node in module.graph.nodes)
+    for value in (*inputs, *tree_leaves(list(made))):
+        if isinstance(value, torch.Tensor):
+            yield value
+
+
+def _is_on_device(tensor: torch.Tensor) -> bool:
+    """Also for one that stands in for another, which says itself where it is."""
+    return is_on_device(tensor) or tensor.device.type == NAME
+
+
+def _skip_kernels(trace_rules: Any) -> None:
+    """Where traced code breaks off, dynamo would go on to trace the device's own kernels."""
+    for name in ("trcomp", "jax", "jaxlib", "ml_dtypes"):
+        trace_rules.add(name)
 
 
 class _StandIn(MetaPathFinder, Loader):
@@ -53,7 +95,9 @@ class _StandIn(MetaPathFinder, Loader):
 
 
 def register() -> None:
-    """Let torch's names for torch_xla mean this backend, unless a torch_xla is installed."""
+    """Be what no name means, and those of torch_xla, unless it is installed."""
+    _register_default()
+    when_imported({"torch._dynamo.trace_rules": _skip_kernels})
     if _TORCHS_MODULE not in sys.modules:
         sys.meta_path.insert(0, _StandIn())
     elif PathFinder.find_spec("torch_xla") is None:

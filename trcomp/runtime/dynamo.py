@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import fx
-from torch._dynamo import trace_rules
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 
@@ -54,9 +53,6 @@ def _compile_backward(module: fx.GraphModule, inputs: Sequence[Any]) -> Callable
     return compile_traced(module, inputs)
 
 
-for _name in ("trcomp", "jax", "jaxlib"):
-    # Where traced code breaks off, dynamo would go on to trace the device's own kernels.
-    trace_rules.add(_name)
 register_optimizers()
 _through_autograd = aot_autograd(
     fw_compiler=compile_traced,

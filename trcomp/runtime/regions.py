@@ -21,10 +21,11 @@ import torch
 from trcomp.errors import InternalError
 from trcomp.runtime import ir, rng, storage
 from trcomp.runtime.bodies import ARGUMENT, REGION, Body, Constant
-from trcomp.runtime.device import NAME, Process, check_fork
+from trcomp.runtime.device import Process, check_fork
 from trcomp.runtime.graph import build
 from trcomp.runtime.ir import Buffer, Node, Output, Signature, Value, View
 from trcomp.runtime.metrics import counters
+from trcomp.runtime.recording import is_device_tensor
 
 
 class CannotCaptureError(Exception):
@@ -164,7 +165,7 @@ class _Placeholders:
         return self._known.get(held._cdata)
 
     def _stand_in(self, argument: Any) -> Any:
-        if not isinstance(argument, torch.Tensor) or argument.device.type != NAME:
+        if not is_device_tensor(argument):
             return argument
         real = argument.untyped_storage()
         position = self._known.get(real._cdata)
@@ -266,7 +267,7 @@ class _Recording:
         return len(self._roots) - 1
 
     def _place(self, result: Any) -> Any:
-        if not isinstance(result, torch.Tensor) or result.device.type != NAME:
+        if not is_device_tensor(result):
             return result
         held: Any = result.untyped_storage()
         view = storage.view_of(result)
@@ -353,7 +354,7 @@ def _typed(number: Constant | int) -> type:
 
 def _plain(result: Any) -> Any:
     """A result that a call can make by itself: pending, and no number's other sign."""
-    if not isinstance(result, torch.Tensor) or result.device.type != NAME:
+    if not is_device_tensor(result):
         return result
     if result.is_conj() or result.is_neg() or storage.value_of(result).node is None:
         return result.clone()

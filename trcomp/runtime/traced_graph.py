@@ -12,9 +12,8 @@ from torch.utils._pytree import tree_flatten, tree_structure, tree_unflatten
 
 from trcomp import flags
 from trcomp.runtime import overdue
-from trcomp.runtime.device import NAME
 from trcomp.runtime.ir import NothingToComputeError, num_pending
-from trcomp.runtime.recording import lifts_offset
+from trcomp.runtime.recording import is_device_tensor, lifts_offset
 from trcomp.runtime.regions import CannotCaptureError, Region, capture, layouts
 from trcomp.runtime.traced_parts import Part, plan_parts
 from trcomp.runtime.traced_recorder import Recorder
@@ -101,7 +100,7 @@ class _PartCall:
         return region(arguments, storages)
 
     def _sort(self, arguments: Sequence[Any]) -> None:
-        is_tensor = [isinstance(a, torch.Tensor) and a.device.type == NAME for a in arguments]
+        is_tensor = [is_device_tensor(a) for a in arguments]
         self._tensors = [i for i, yes in enumerate(is_tensor) if yes]
         self._others = [i for i, yes in enumerate(is_tensor) if not yes]
 

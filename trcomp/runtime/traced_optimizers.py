@@ -15,7 +15,7 @@ from torch._dynamo.variables.optimizer import OptimizerVariable
 from torch._functorch._aot_autograd import graph_compile
 from torch.fx.passes._tensorify_python_scalars import tensorify_python_scalars
 
-from trcomp.runtime.device import NAME
+from trcomp.runtime.device import is_on_device
 
 
 @contextmanager
@@ -57,4 +57,4 @@ def register() -> None:
 
 
 def _is_fresh(optimizer: torch.optim.Optimizer, parameter: torch.Tensor) -> bool:
-    return parameter.device.type == NAME and parameter not in optimizer.state
+    return is_on_device(parameter) and parameter not in optimizer.state

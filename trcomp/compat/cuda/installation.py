@@ -23,9 +23,9 @@ from trcomp.compat.cuda import (
 )
 from trcomp.compat.process_group import accept_nccl
 from trcomp.errors import DeviceMemoryError
+from trcomp.runtime.changes import when_imported
 from trcomp.runtime.device import Process, is_on_device
 
-_OWN_BACKENDS = ("trcomp", "openxla", "aot_torchxla_trace_once", "torchxla_trace_once")
 _done = False
 
 
@@ -46,6 +46,7 @@ def install() -> None:
     refusals.register()
     accept_nccl()
     _register_modules()
+    _register_compile()
     _register_profiler()
     _register_printing()
     _register_tracing()
@@ -65,18 +66,16 @@ def _register_modules() -> None:
             )
 
     parallel.__init__ = wraps(parallel.__init__)(init)
+
+
+def _register_compile() -> None:
+    """CUDA graphs are a backend of `torch.compile`; a step is one executable anyway."""
     compiled: Any = torch.compile
 
     @wraps(compiled)
     def compile_(model: Any = None, **kwargs: Any) -> Any:
-        backend = kwargs.get("backend")
-        is_for_cuda = backend in (None, "inductor", "cudagraphs")
-        # What is traced knows the device by its own name, and would branch by that.
-        if Process.shown is not None or (is_for_cuda and not Process.is_asked_for):
-            _tell("torch.compile changes nothing: XLA compiles the whole step as it is")
-            kwargs |= {"disable": True, "backend": "eager", "mode": None, "options": None}
-        elif backend in _OWN_BACKENDS:
-            Process.is_asked_for = True
+        if kwargs.get("backend") == "cudagraphs":
+            kwargs["backend"] = "trcomp"
         return compiled(model, **kwargs)
 
     setattr(torch, "compile", compile_)  # noqa: B010
@@ -110,13 +109,27 @@ def _register_profiler() -> None:
 
 
 def _register_tracing() -> None:
-    """Tensors that stand in for others while a graph is traced are on the device by its own name.
+    """Traced code branches by the device that the script sees, and runs on the one there is.
 
+    Tensors that stand in for others while a graph is traced are on the device by its own name:
     torch's C++ ends the process where it meets one that says `cuda`.
     """
     stand_in: Any = FakeTensor
     named: Any = stand_in._normalize_fake_device
     stand_in._normalize_fake_device = staticmethod(lambda device: named(names.own(device)))
+    when_imported({"torch._dynamo.variables.tensor": _show_when_traced})
+
+
+def _show_when_traced(module: Any) -> None:
+    variable = module.TensorVariable
+    known = variable.specialize
+
+    def specialize(value: torch.Tensor) -> dict[str, Any]:
+        properties: dict[str, Any] = known(value)
+        properties["device"] = names.shown(properties["device"])
+        return properties
+
+    variable.specialize = staticmethod(specialize)
 
 
 _told: set[str] = set()

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from importlib import import_module
-from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any, NoReturn
 
+import torch
+
 from trcomp.errors import UnsupportedError
+from trcomp.runtime.changes import when_imported
 
 _GRAPHS = (
     "XLA compiles a whole step into one executable, which is what a CUDA graph is for. Call the "
@@ -41,6 +41,8 @@ _REFUSED = {
     },
 }
 
+_ALLOCATOR_STATE = "_cuda_CUDAAllocator_AllocatorState"
+
 _WHEN_IMPORTED = {
     "torch.utils.cpp_extension": {"CUDAExtension": _KERNELS},
     "triton.runtime.jit": {"JITFunction.run": _KERNELS},
@@ -67,36 +69,6 @@ def _put(module: ModuleType, refused: dict[str, str]) -> None:
                 owner = getattr(owner, part)
             if hasattr(owner, path[-1]):
                 setattr(owner, path[-1], refusing(f"{module.__name__}.{name}", instead))
-
-
-class _Finder(MetaPathFinder):
-    """Puts refusals into modules that torch itself does not import, once they are."""
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        if fullname not in _WHEN_IMPORTED:
-            return None
-        spec = PathFinder.find_spec(fullname, path)
-        if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader, _after(fullname))
-        return spec
-
-
-class _Loader(Loader):
-    def __init__(self, loader: Loader, then: Callable[[ModuleType], None]) -> None:
-        self._loader = loader
-        self._then = then
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return self._loader.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        self._loader.exec_module(module)
-        self._then(module)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._loader, name)
 
 
 def _after(name: str) -> Callable[[ModuleType], None]:
@@ -133,8 +105,7 @@ def register() -> None:
     """Refuse what cannot run."""
     for name, refused in _REFUSED.items():
         _put(import_module(name), refused)
-    for name in _WHEN_IMPORTED:
-        if name in sys.modules:
-            _after(name)(sys.modules[name])
-    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Finder())
+    if not hasattr(torch._C, _ALLOCATOR_STATE):
+        # Where CUDA is built in, dynamo imports the module that takes it; nothing calls it.
+        setattr(torch._C, _ALLOCATOR_STATE, refusing(f"torch._C.{_ALLOCATOR_STATE}", _MEMORY))
+    when_imported({name: _after(name) for name in _WHEN_IMPORTED})
