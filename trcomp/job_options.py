@@ -59,6 +59,11 @@ def job_options(command: Any) -> Any:
             is_flag=True,
             help="Write each compiled graph into output/data/compiler, in three forms.",
         ),
+        click.option(
+            "--cuda-to-xla/--no-cuda-to-xla",
+            default=True,
+            help="Let cuda mean the worker's own device (the default), or leave it to torch.",
+        ),
     ]
     for option in reversed(options):
         command = option(command)
@@ -87,8 +92,15 @@ def requested_job(
     environment = _pairs("--env", env, problems)
     if devices is not None:
         environment["GPU_NUM_DEVICES"] = str(devices)
-    config = None if once_per_host else TrainingCompilerConfig(enabled=compiler, debug=debug)
-    for option, given in {"--debug": debug, "--no-compiler": not compiler}.items():
+    config = None
+    if not once_per_host:
+        config = TrainingCompilerConfig(compiler, debug, cuda_to_xla)
+    without_effect = {
+        "--debug": debug,
+        "--no-compiler": not compiler,
+        "--no-cuda-to-xla": not cuda_to_xla,
+    }
+    for option, given in without_effect.items():
         if once_per_host and given:
             allowed = "it is for workers that trcomp starts; leave out --once-per-host or this."
             problems.append(Problem(option, True, allowed))

@@ -81,8 +81,17 @@ def test_wrong_usage_is_64(args: list[str]) -> None:
 def test_options_that_once_per_host_would_leave_without_effect_are_refused(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert main(["plan", "train.py", "--once-per-host", "--debug", "--no-compiler"]) == 64
-    assert "2 problems" in capsys.readouterr().err
+    options = ["--debug", "--no-compiler", "--no-cuda-to-xla"]
+    assert main(["plan", "train.py", "--once-per-host", *options]) == 64
+    assert "3 problems" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("options", "maps"), [([], True), (["--no-cuda-to-xla"], False)])
+def test_cuda_is_left_to_torch_when_asked(
+    options: list[str], maps: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plan", "train.py", *options, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["hosts"][0]["contract"]["settings"]["cuda_to_xla"] is maps
 
 
 @pytest.mark.parametrize("command", ["status", "logs", "stop", "report", "remove"])

@@ -68,7 +68,7 @@ def test_fit_has_sagemakers_signature() -> None:
 def test_commands_and_their_options() -> None:
     job = {"script", "script_args", "source_dir", "instance_type", "instance_count", "devices"}
     job |= {"env", "inputs", "output_path", "checkpoint_uri", "job_name", "compiler"}
-    job |= {"once_per_host", "debug"}
+    job |= {"once_per_host", "debug", "cuda_to_xla"}
     found = {name: {p.name for p in command.params} for name, command in cli.commands.items()}
     assert found == {
         "run": job | {"detach", "quiet"},
