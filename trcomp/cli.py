@@ -71,7 +71,7 @@ def status(job: str, as_json: bool) -> None:
         return
     record = handle.record()
     begin = record.transitions[0].time
-    click.echo(f"{record.handle}  {record.status}  {record.directory}")
+    click.echo(f"{record.handle}  {record.status}  {record.place}")
     for step in record.transitions:
         click.echo(stage_text(step, begin))
     if record.failure is not None:

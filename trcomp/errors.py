@@ -9,7 +9,9 @@ TrcompError
 │   ├── JobNotFoundError       64  no job has that handle
 │   ├── JobRunningError        75  the job must have ended for this, and has not
 │   ├── JobFailedError         the script's own exit code
+│   │   └── JobCapacityError   69  there were no instances to train on
 │   ├── JobStoppedError       143  the job was stopped
+│   │   └── JobLimitError     143  it was stopped at its max_run or max_wait
 │   └── JobTimeoutError        75  wait(timeout) ran out; the job goes on
 ├── DeviceError (RuntimeError) 70  the xla device cannot do what was asked
 │   ├── DeviceMemoryError          the device ran out of memory
@@ -153,10 +155,20 @@ class JobFailedError(JobError):
         self.last_lines = tuple(last_lines)
 
 
+class JobCapacityError(JobFailedError):
+    """There were no instances of the job's type to train on. Another try may find some."""
+
+    exit_code = 69
+
+
 class JobStoppedError(JobError):
     """The job was stopped before it ended."""
 
     exit_code = 143
+
+
+class JobLimitError(JobStoppedError):
+    """The job was stopped at its max_run or max_wait."""
 
 
 class JobTimeoutError(JobError, TimeoutError):

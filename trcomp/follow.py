@@ -17,7 +17,6 @@ from trcomp.backends.base import Cursor, JobRecord, JobStatus, Transition
 from trcomp.errors import JobError, JobNotFoundError
 from trcomp.job import Job, raise_for_outcome
 
-_POLL_SECONDS = 0.1
 _COLOURS = {
     JobStatus.COMPLETED: "green",
     JobStatus.FAILED: "red",
@@ -150,7 +149,7 @@ class _View:
                 self._show_stages(steps, set(JobStatus))
                 if record.status.ended:
                     return record
-                time.sleep(_POLL_SECONDS)
+                time.sleep(self.job.poll_seconds)
 
     def _show_lines(self, final: bool) -> bool:
         if not self.show_logs:
@@ -215,6 +214,6 @@ def _result_rows(record: JobRecord) -> list[tuple[str, str]]:
     rows = [("model", record.model)] if record.model else []
     if record.output:
         rows.append(("output", record.output))
-    if record.status is JobStatus.COMPLETED:
-        rows.append(("report", str(record.directory / "report.json")))
+    if record.status is JobStatus.COMPLETED and record.report_place:
+        rows.append(("report", record.report_place))
     return [*rows, ("job", record.handle)]

@@ -8,9 +8,13 @@ from typing import Any, Self
 
 from trcomp import backends
 from trcomp.backends.base import Backend, Cursor, JobRecord, JobStatus
-from trcomp.errors import JobFailedError, JobStoppedError, JobTimeoutError
-
-_POLL_SECONDS = 0.1
+from trcomp.errors import (
+    JobCapacityError,
+    JobFailedError,
+    JobLimitError,
+    JobStoppedError,
+    JobTimeoutError,
+)
 
 
 class Job:
@@ -39,6 +43,11 @@ class Job:
     def handle(self) -> str:
         """The text by which `attach` finds the job again."""
         return f"{self._backend_name}://{self.name}"
+
+    @property
+    def poll_seconds(self) -> float:
+        """How long to wait before the job is looked at again: a service wants fewer looks."""
+        return self._backend.POLL_SECONDS
 
     def record(self) -> JobRecord:
         """All that is known of the job now."""
@@ -69,7 +78,7 @@ class Job:
             if not lines:
                 if ended or not follow:
                     return
-                time.sleep(_POLL_SECONDS)
+                time.sleep(self.poll_seconds)
 
     def read_logs(self, cursor: Cursor, final: bool = False) -> tuple[list[str], Cursor]:
         """The next lines after a cursor ({} is the beginning) and the cursor after them."""
@@ -91,14 +100,14 @@ class Job:
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         while not (record := self.record()).status.ended:
-            left = _POLL_SECONDS if deadline is None else deadline - time.monotonic()
+            left = self.poll_seconds if deadline is None else deadline - time.monotonic()
             if left <= 0:
                 raise JobTimeoutError(
                     f"{self.handle} is {record.status} after {timeout:g} s; it goes on.",
                     self.handle,
-                    f"`trcomp status {self.name}` and `trcomp logs -f {self.name}` follow it.",
+                    f"`trcomp status {self.handle}` and `trcomp logs -f {self.handle}` follow it.",
                 )
-            time.sleep(min(left, _POLL_SECONDS))
+            time.sleep(min(left, self.poll_seconds))
         raise_for_outcome(record)
         return record.status
 
@@ -135,8 +144,16 @@ def raise_for_outcome(record: JobRecord) -> None:
 
     Raises:
         JobFailedError: With the worker's traceback, its rank, host, last lines and exit code.
+        JobCapacityError: There were no instances.
         JobStoppedError: The job was stopped.
+        JobLimitError: It was stopped at a limit of its own.
     """
+    if record.over is not None:
+        raise JobLimitError(
+            f"{record.handle} was stopped at its {record.over}.",
+            record.handle,
+            f"Give a larger {record.over}; checkpoints, if it kept any, let it go on from there.",
+        )
     if record.status is JobStatus.STOPPED:
         raise JobStoppedError(f"{record.handle} was stopped.", record.handle)
     failure = record.failure
@@ -148,7 +165,8 @@ def raise_for_outcome(record: JobRecord) -> None:
     text = f"{record.handle}: {who} failed, exit code {failure.exit_code}: {failure.message}"
     # Where there is no traceback the last lines are all there is to see.
     detail = failure.traceback or "\n".join(failure.last_lines)
-    raise JobFailedError(
+    kind = JobCapacityError if failure.no_capacity else JobFailedError
+    raise kind(
         f"{text}\n\n{detail}\n" if detail else text,
         record.handle,
         exit_code=failure.exit_code,
@@ -156,5 +174,5 @@ def raise_for_outcome(record: JobRecord) -> None:
         rank=failure.rank,
         traceback=failure.traceback,
         last_lines=failure.last_lines,
-        hint=f"`trcomp logs {record.name}` shows all lines; {record.directory} holds the job.",
+        hint=f"`trcomp logs {record.handle}` shows all lines; {record.place} holds the job.",
     )

@@ -14,75 +14,33 @@ from pydantic import (
     ValidationError,
     ValidationInfo,
     field_validator,
+    model_validator,
 )
 from pydantic_core import PydanticCustomError
 
 from trcomp import rules
 from trcomp.config import TrainingCompilerConfig, distribution_problems
 from trcomp.errors import Problem, SpecError, nearest
+from trcomp.inputs import Input, local_path, to_inputs, to_uri
+from trcomp.managed import NAMES, ManagedWords
 
 T = TypeVar("T")
 
 LATER = frozenset(
     [
-        "code_location",
-        "container_arguments",
-        "container_entry_point",
         "debugger_hook_config",
         "dependencies",
-        "disable_output_compression",
         "disable_profiler",
-        "enable_infra_check",
-        "enable_network_isolation",
-        "enable_remote_debug",
-        "enable_sagemaker_metrics",
-        "enable_session_tag_chaining",
-        "encrypt_inter_container_traffic",
         "git_config",
-        "image_uri",
-        "input_mode",
         "instance_groups",
-        "instance_placement_config",
-        "keep_alive_period_in_seconds",
-        "max_retry_attempts",
-        "max_run",
-        "max_wait",
-        "metric_definitions",
         "model_channel_name",
         "model_uri",
-        "output_kms_key",
         "profiler_config",
         "rules",
-        "sagemaker_session",
-        "security_group_ids",
-        "subnets",
-        "tags",
         "tensorboard_output_config",
-        "training_plan",
-        "training_repository_access_mode",
-        "training_repository_credentials_provider_arn",
-        "use_spot_instances",
-        "volume_kms_key",
-        "volume_size",
     ]
 )
 """SageMaker SDK v2's words that trcomp knows and does not have yet."""
-
-
-class Input(BaseModel):
-    """One channel of training data."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    channel: str
-    uri: str
-    """``file:///absolute/path`` of a directory or file, or ``s3://bucket/prefix``."""
-    content_type: str | None = None
-
-    @property
-    def path(self) -> Path | None:
-        """The data's place on this machine, None if it lies elsewhere."""
-        return local_path(self.uri)
 
 
 class JobSpec(BaseModel):
@@ -112,7 +70,7 @@ class JobSpec(BaseModel):
     """None: the script runs once per host and starts its ranks itself."""
     distribution: dict[str, dict[str, bool]] | None = None
     inputs: tuple[Input, ...] = ()
-    """Also takes one place (channel "training") or a dict of places by channel."""
+    """Also takes what `fit` takes: one place (channel "training"), or a dict by channel."""
     output_path: str | None = None
     """``file://`` or ``s3://``; None leaves the results in the job's own directory."""
     checkpoint_s3_uri: str | None = None
@@ -121,6 +79,9 @@ class JobSpec(BaseModel):
     """Where the script keeps its checkpoints; None is SageMaker's /opt/ml/checkpoints."""
     container_log_level: int = 20
     role: str | None = None
+    """ARN of the IAM role that a job in SageMaker acts as."""
+    managed: ManagedWords = {}
+    """Words for SageMaker alone, as far as they are given. They may stand among the others too."""
 
     @classmethod
     def of(cls, **words: Any) -> Self:
@@ -159,6 +120,16 @@ class JobSpec(BaseModel):
     def pytorchxla(self) -> bool:
         """Whether `distribution` asks for XLA's own workers."""
         return (self.distribution or {}).get("pytorchxla", {}).get("enabled", False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _gathered(cls, words: Any) -> Any:
+        """The words with those for SageMaker alone in a dict of their own."""
+        if not isinstance(words, Mapping) or not any(name in words for name in NAMES):
+            return words
+        own = {name: copied(words[name]) for name in NAMES if words.get(name) is not None}
+        rest = {name: value for name, value in words.items() if name not in NAMES}
+        return rest | {"managed": {**words.get("managed", {}), **own}}
 
     @field_validator("job_name")
     @classmethod
@@ -228,15 +199,10 @@ class JobSpec(BaseModel):
     def _inputs(cls, value: Any) -> Any:
         if value is None:
             return ()
-        if isinstance(value, (str, Path)):
-            value = {"training": value}
-        if not isinstance(value, Mapping):
+        if isinstance(value, (list, tuple)):
             return value
-        problems = list(rules.channels_problems([str(name) for name in value]))
-        for name, place in value.items():
-            problems += rules.place_problems(f"inputs[{name!r}]", place)
-        _checked(value, problems)
-        return tuple(Input(channel=name, uri=to_uri(place)) for name, place in value.items())
+        inputs, problems = to_inputs(value)
+        return _checked(tuple(inputs), problems)
 
     @field_validator("output_path", "checkpoint_s3_uri", mode="before")
     @classmethod
@@ -266,19 +232,6 @@ def copied(value: Any) -> Any:
     return value
 
 
-def to_uri(place: str | Path) -> str:
-    """A place as a URI: ``s3://`` stays, a path or ``file://`` becomes ``file:///absolute``."""
-    text = str(place)
-    if text.startswith("s3://"):
-        return text
-    return "file://" + str(Path(text.removeprefix("file://")).expanduser().absolute())
-
-
-def local_path(uri: str) -> Path | None:
-    """The path of a ``file://`` URI; None for any other."""
-    return Path(uri.removeprefix("file://")) if uri.startswith("file://") else None
-
-
 def _relative_script(script: Path, root: Path) -> str:
     """A script relative to source_dir, where it can be; it may be given relative to it already."""
     here, root = (Path(os.path.normpath(path.absolute())) for path in (script, root))
@@ -297,10 +250,17 @@ def _checked(value: T, problems: Iterable[Problem]) -> T:
 
 def _problems(error: ValidationError) -> list[Problem]:
     found: list[Problem] = []
+    seen: set[str] = set()
     for entry in error.errors(include_url=False):
         context = entry.get("ctx", {})
         cause = context.get("error")
-        field = ".".join(str(part) for part in entry["loc"]) or "spec"
+        location = entry["loc"]
+        # Of a word that may be of several types pydantic complains once per type.
+        field = str(location[1]) if location[0:1] == ("managed",) and location[1:] else ""
+        if field and field in seen:
+            continue
+        seen.add(field)
+        field = field or ".".join(str(part) for part in location) or "spec"
         if "problems" in context:
             found += context["problems"]
         elif isinstance(cause, SpecError):
@@ -315,5 +275,8 @@ def _problems(error: ValidationError) -> list[Problem]:
 def _unknown(word: str, value: object) -> Problem:
     if word in LATER:
         return Problem(word, value, "not supported yet; leave it out.")
-    words = [*JobSpec.model_fields, "base_job_name", *LATER]
+    if word == "sagemaker_session":
+        allowed = "AWS is reached as boto3 is configured: AWS_PROFILE, AWS_DEFAULT_REGION."
+        return Problem(word, value, allowed)
+    words = [*JobSpec.model_fields, "base_job_name", *NAMES, *LATER]
     return Problem(word, value, "there is no such word.", nearest(word, words))

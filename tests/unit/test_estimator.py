@@ -30,17 +30,35 @@ def test_every_problem_of_words_files_and_backend_is_reported_at_once(tmp_path: 
     text = problems_of(
         "missing.py",
         tmp_path / "nowhere",
-        instance_type="ml.p4d.24xlarge",
+        instance_type="local",
         hyperparameter={"a": 1},
         environment={"A": 1},
-        use_spot_instances=True,
+        git_config={},
         output_path="s3://bucket/x",
     )
     assert "6 problems" in text
     assert "Did you mean 'hyperparameters'?" in text
-    assert "the sagemaker backend is not supported yet" in text
+    assert "the docker backend is not supported yet" in text
     assert "there is no such directory" in text
     assert "S3 is not supported yet" in text
+
+
+def test_a_local_job_takes_sagemakers_words_but_for_what_it_cannot_honour(script: Path) -> None:
+    words: dict[str, Any] = {
+        "role": "arn:aws:iam::123456789012:role/R",
+        "image_uri": "image",
+        "max_run": 60,
+        "subnets": ["subnet-1"],
+        "tags": {"team": "vision"},
+        "use_spot_instances": True,
+    }
+    Estimator(script, **words)
+    text = problems_of(
+        script, **words, enable_network_isolation=True, container_arguments=["x"], input_mode="Pipe"
+    )
+    assert "3 problems" in text
+    for word in ("enable_network_isolation", "container_arguments", "input_mode"):
+        assert f"{word}: got" in text
 
 
 @pytest.mark.parametrize("instance_type", ["local", "local_gpu"])

@@ -10,7 +10,9 @@ from rich.console import Console
 from rich.status import Status
 
 from trcomp import Job, JobStatus, JobStoppedError, follow
+from trcomp.backends import process
 from trcomp.backends.base import JobRecord
+from trcomp.backends.record import ProcessRecord
 
 STAGES = [JobStatus.PREPARING, JobStatus.STARTING, JobStatus.TRAINING]
 FIRST = [["[trcomp] runs", "[pip] installs"], [], ["[rank 0] [red]as it is"], []]
@@ -23,7 +25,7 @@ class ScriptedJob(Job):
         super().__init__("process://scripted")
         self._lines = iter(FIRST)
         self._states = iter([*[JobStatus.TRAINING] * 5, JobStatus.UPLOADING, end])
-        self._record = JobRecord(
+        self._record: JobRecord = ProcessRecord(
             name="scripted",
             backend="process",
             directory=directory,
@@ -61,7 +63,7 @@ def activities(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         update(status, text)
 
     monkeypatch.setattr(Status, "update", noted)
-    monkeypatch.setattr(follow, "_POLL_SECONDS", 0)
+    monkeypatch.setattr(process, "POLL_SECONDS", 0)
     return seen
 
 

@@ -14,12 +14,12 @@ from trcomp import (
     BackendUnavailableError,
     Estimator,
     MissingExtraError,
-    Plan,
     SpecError,
     TrainingCompilerConfig,
     flags,
 )
 from trcomp.backends import process, source
+from trcomp.backends.local_plan import LocalPlan
 from trcomp.backends.process import inherited
 from trcomp.backends.process_plan import host_addresses
 
@@ -33,8 +33,10 @@ def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return directory
 
 
-def plan_of(code: Path, **words: Any) -> Plan:
-    return Estimator("train.py", code, **words).plan(job_name="job")
+def plan_of(code: Path, **words: Any) -> LocalPlan:
+    plan = Estimator("train.py", code, **words).plan(job_name="job")
+    assert isinstance(plan, LocalPlan)
+    return plan
 
 
 def test_equal_words_make_equal_plans_and_nothing_happens(code: Path, tmp_path: Path) -> None:
@@ -53,7 +55,7 @@ def test_a_plan_survives_the_way_to_another_process(code: Path) -> None:
         instance_count=12,
         checkpoint_s3_uri=code / "checkpoints",
     )
-    read = Plan.model_validate_json(plan.model_dump_json())
+    read = LocalPlan.model_validate_json(plan.model_dump_json())
     assert read == plan
     assert list(read.hosts[0].contract.hyperparameters) == ["z", "a"]
 
@@ -222,7 +224,7 @@ def test_a_job_for_xla_needs_the_packages_of_its_workers(
 def test_a_job_without_xla_needs_none_of_them(
     code: Path, config: TrainingCompilerConfig | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def submitted(plan: Plan) -> None:
+    def submitted(plan: LocalPlan) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(process, "find_spec", lambda name: None)

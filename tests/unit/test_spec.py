@@ -134,7 +134,59 @@ def test_sizes_are_sagemakers() -> None:
 
 
 def test_words_of_sagemaker_that_do_not_exist_yet_say_so() -> None:
-    assert "use_spot_instances: got True; not supported yet" in problems_of(use_spot_instances=True)
+    assert "git_config: got {}; not supported yet" in problems_of(git_config={})
+    assert "boto3 is configured" in problems_of(sagemaker_session=object())
+
+
+def test_words_for_sagemaker_alone_stand_among_the_others_and_are_copied() -> None:
+    subnets = ["subnet-1"]
+    words: dict[str, Any] = {"max_run": 3600, "tags": {"team": "vision"}, "volume_kms_key": None}
+    spec = JobSpec.of(**WORDS, **words, subnets=subnets)
+    subnets.append("subnet-2")
+    assert spec.managed == {
+        "max_run": 3600,
+        "tags": {"team": "vision"},
+        "subnets": ["subnet-1"],
+    }
+    assert JobSpec.from_json(spec.to_json()) == spec
+
+
+def test_words_for_sagemaker_alone_have_types() -> None:
+    text = problems_of(max_run="3600", use_spot_instances=1, tags="team", max_wiat=3)
+    assert "4 problems" in text
+    for part in ("max_run: got '3600'", "use_spot_instances: got 1", "tags: got 'team'"):
+        assert part in text
+    assert "Did you mean 'max_wait'?" in text
+
+
+class TrainingInput:
+    """Shaped as SageMaker's SDK v2 shapes it."""
+
+    def __init__(self, uri: str, **config: Any) -> None:
+        self.config = config | {
+            "DataSource": {"S3DataSource": {"S3DataType": "S3Prefix", "S3Uri": uri}}
+        }
+
+
+def test_a_channel_may_be_an_object_of_sagemakers_sdk() -> None:
+    train = TrainingInput(
+        "s3://bucket/train",
+        ContentType="text/csv",
+        InputMode="FastFile",
+        ShuffleConfig={"Seed": 3},
+    )
+    spec = JobSpec.of(**WORDS, inputs={"train": train, "test": "s3://bucket/test"})
+    first, second = spec.inputs
+    assert (first.uri, first.content_type, first.input_mode, first.shuffle_seed) == (
+        "s3://bucket/train",
+        "text/csv",
+        "FastFile",
+        3,
+    )
+    assert second.uri == "s3://bucket/test"
+    assert JobSpec.from_json(spec.to_json()) == spec
+    other = TrainingInput("s3://bucket/train", HubAccessConfig={"HubContentArn": "x"})
+    assert "HubContentArn" in problems_of(inputs=other)
 
 
 def test_a_bool_is_no_number() -> None:

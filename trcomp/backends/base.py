@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import shlex
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -14,13 +13,11 @@ from typing import Any, Protocol, Self
 
 from pydantic import BaseModel, ConfigDict
 
-from trcomp.contract import Contract, to_argv
-from trcomp.env.executables import kept_at
 from trcomp.errors import Problem
 from trcomp.spec import JobSpec
 
-Cursor = dict[str, int]
-"""How far the log of each host has been read, in bytes; {} is the beginning."""
+Cursor = dict[str, Any]
+"""How far each of a job's logs has been read, as its backend counts; {} is the beginning."""
 
 _SECRET = re.compile(
     r"(^|[_-])(secret|token|passw(or)?d|credentials?|(api|access|private)[_-]?key)([_-]|$)", re.I
@@ -45,11 +42,13 @@ class JobStatus(StrEnum):
         return self in {JobStatus.COMPLETED, JobStatus.FAILED, JobStatus.STOPPED}
 
 
-class _Frozen(BaseModel):
+class Frozen(BaseModel):
+    """A value that is not changed once it is made, and no more than it says."""
+
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class FileCopy(_Frozen):
+class FileCopy(Frozen):
     """One file of the user's code and its place under the job's code directory."""
 
     source: Path
@@ -57,36 +56,12 @@ class FileCopy(_Frozen):
     size_bytes: int
 
 
-class InputLink(_Frozen):
-    """A channel's data on this machine."""
-
-    channel: str
-    source: Path
-
-
-class HostPlan(_Frozen):
-    """What one host of a job is started with."""
-
-    name: str
-    argv: tuple[str, ...]
-    environment: dict[str, str]
-    """What the job adds to the environment of whoever submits it."""
-    root: Path
-    """The stand-in for /opt/ml."""
-    contract: Contract
-
-
-class Plan(_Frozen):
+class Plan(Frozen, ABC):
     """The real request of one job. Making it changes nothing; equal specs make equal plans."""
 
     backend: str
     job_name: str
-    directory: Path
-    hosts: tuple[HostPlan, ...]
     files: tuple[FileCopy, ...]
-    inputs: tuple[InputLink, ...] = ()
-    output_dir: Path
-    checkpoint_dir: Path | None = None
     spec: JobSpec
 
     @property
@@ -94,50 +69,32 @@ class Plan(_Frozen):
         """The name by which any later process finds the job."""
         return f"{self.backend}://{self.job_name}"
 
+    @abstractmethod
     def to_dict(self) -> dict[str, Any]:
         """The plan as JSON values, secrets masked, hyperparameters as they travel."""
-        values: dict[str, Any] = self.model_dump(mode="json", exclude={"spec"})
-        for host, entry in zip(self.hosts, values["hosts"], strict=True):
-            entry["environment"] = masked(host.environment)
-            parameters = masked(host.contract.hyperparameters)
-            entry["contract"]["hyperparameters"] = {k: json.dumps(v) for k, v in parameters.items()}
-        return values
+
+    @abstractmethod
+    def to_text(self) -> str:
+        """The plan for a reader, secrets masked."""
 
     def to_json(self) -> str:
         """`to_dict` as text."""
         return json.dumps(self.to_dict(), indent=2)
 
-    def to_text(self) -> str:
-        """The plan for a reader, secrets masked."""
-        lines = [f"job        {self.handle}", f"directory  {self.directory}"]
-        lines += [f"results    {self.output_dir}"]
-        if self.checkpoint_dir is not None:
-            lines.append(f"checkpoints  {self.checkpoint_dir}")
-        settings = self.hosts[0].contract.settings
-        if settings.compiler_enabled is not False:
-            environ = os.environ | self.hosts[0].environment
-            lines.append(f"cache      {settings.compiler_cache or kept_at(environ)}")
+    def file_lines(self) -> list[str]:
+        """The files of the code, for a reader."""
         size = sum(file.size_bytes for file in self.files)
-        lines.append(f"code       {len(self.files)} files, {size} bytes")
-        lines += [f"  {file.size_bytes:>10}  {file.destination}" for file in self.files]
-        lines += [f"input      {link.channel} <- {link.source}" for link in self.inputs]
-        for host in self.hosts:
-            script = masked(host.contract.hyperparameters)
-            lines += [f"host       {host.name}", f"  contract  {host.root}"]
-            lines.append(f"  runs      {' '.join(host.argv)}")
-            lines.append(
-                f"  script    {host.contract.settings.program} {shlex.join(to_argv(script))}"
-            )
-            lines += [f"  env       {k}={v}" for k, v in masked(host.environment).items()]
-        return "\n".join(lines)
+        lines = [f"code       {len(self.files)} files, {size} bytes"]
+        return lines + [f"  {file.size_bytes:>10}  {file.destination}" for file in self.files]
 
     def __repr__(self) -> str:
-        return f"Plan({self.handle!r}, {len(self.hosts)} hosts, {len(self.files)} files)"
+        return f"{type(self).__name__}({self.handle!r}, {len(self.files)} files)"
 
-    __str__ = to_text
+    def __str__(self) -> str:
+        return self.to_text()
 
 
-class Transition(_Frozen):
+class Transition(Frozen):
     """A job entered a state."""
 
     status: JobStatus
@@ -145,7 +102,7 @@ class Transition(_Frozen):
     message: str = ""
 
 
-class Failure(_Frozen):
+class Failure(Frozen):
     """Why a job failed: the earliest failure of all its workers."""
 
     message: str
@@ -154,18 +111,21 @@ class Failure(_Frozen):
     rank: int | None = None
     traceback: str = ""
     last_lines: tuple[str, ...] = ()
+    no_capacity: bool = False
+    """Whether there were no instances to train on: another try, or another type, may succeed."""
 
 
-class JobRecord(_Frozen):
+class JobRecord(Frozen, ABC):
     """What is known of a job, as any process may ask."""
 
     name: str
     backend: str
-    directory: Path
     instance_type: str
     hosts: tuple[str, ...]
     transitions: tuple[Transition, ...]
     failure: Failure | None = None
+    over: str | None = None
+    """The limit at which the job was stopped, ``max_run`` or ``max_wait``."""
     model: str | None = None
     """URI of model.tar.gz, None if the job saved no model (yet)."""
     output: str | None = None
@@ -175,6 +135,16 @@ class JobRecord(_Frozen):
     def handle(self) -> str:
         """The name by which any later process finds the job."""
         return f"{self.backend}://{self.name}"
+
+    @property
+    @abstractmethod
+    def place(self) -> str:
+        """Where a reader finds all there is of the job: a directory or a link."""
+
+    @property
+    def report_place(self) -> str | None:
+        """Where a reader finds the report of a job that has completed, if it is a file."""
+        return None
 
     @property
     def status(self) -> JobStatus:
@@ -193,6 +163,9 @@ class JobRecord(_Frozen):
 
 class Backend(Protocol):
     """What runs jobs. A backend is a module with these functions."""
+
+    POLL_SECONDS: float
+    """How long to wait before a job is looked at again."""
 
     def problems(self, spec: JobSpec) -> list[Problem]:
         """What this backend cannot do of a spec, beyond what every job must obey."""

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 from trcomp import flags
-from trcomp.backends.base import HostPlan, Plan
+from trcomp.backends.local_plan import HostPlan, LocalPlan
 from trcomp.contract import Paths, write
 from trcomp.errors import BackendUnavailableError
 
@@ -18,7 +18,7 @@ def jobs_directory() -> Path:
     return Path(home).expanduser().absolute() / "jobs"
 
 
-def prepare(plan: Plan) -> None:
+def prepare(plan: LocalPlan) -> None:
     """Write everything that a job's hosts find when they start; the directory exists already.
 
     Raises:

@@ -29,6 +29,7 @@ from trcomp import contract, flags
 from trcomp.backends import record, results
 from trcomp.backends.base import Cursor, Failure, JobStatus, Plan
 from trcomp.backends.directory import jobs_directory, prepare, remove_tree
+from trcomp.backends.local_plan import LocalPlan
 from trcomp.backends.process_plan import NAME, plan, problems
 from trcomp.backends.process_runner import KILL
 from trcomp.backends.record import ProcessRecord
@@ -45,6 +46,7 @@ from trcomp.errors import (
 from trcomp.spec import JobSpec
 
 __all__ = [
+    "POLL_SECONDS",
     "describe",
     "plan",
     "problems",
@@ -56,6 +58,7 @@ __all__ = [
     "submit",
 ]
 
+POLL_SECONDS = 0.1
 _ANSWER_SECONDS = 10
 _CHUNK_BYTES = 1 << 20
 
@@ -69,6 +72,7 @@ def submit(plan: Plan) -> None:
         BackendUnavailableError: The directory cannot be written.
         KeyboardInterrupt: If it came in time, nothing runs; else the job does, and can be stopped.
     """
+    assert isinstance(plan, LocalPlan)
     _require_packages(plan.spec)
     _make_directory(plan)
     prepared = _first_record(plan)
@@ -201,7 +205,7 @@ def _require_packages(spec: JobSpec) -> None:
                 raise MissingExtraError(package, "runtime", "Training through XLA on this machine")
 
 
-def _make_directory(plan: Plan) -> None:
+def _make_directory(plan: LocalPlan) -> None:
     try:
         plan.directory.mkdir(parents=True, mode=0o700)
     except FileExistsError:
@@ -216,13 +220,13 @@ def _make_directory(plan: Plan) -> None:
         ) from error
 
 
-def _give_up(plan: Plan, prepared: ProcessRecord, message: str) -> None:
+def _give_up(plan: LocalPlan, prepared: ProcessRecord, message: str) -> None:
     with suppress(OSError):
         failure = Failure(message=message, exit_code=70)
         record.write(plan.directory, prepared.failed(failure))
 
 
-def _first_record(plan: Plan) -> ProcessRecord:
+def _first_record(plan: LocalPlan) -> ProcessRecord:
     # Until the runner takes over, the job lives as long as the process that prepares it.
     return ProcessRecord(
         name=plan.job_name,
@@ -236,7 +240,7 @@ def _first_record(plan: Plan) -> ProcessRecord:
     ).entered(JobStatus.PREPARING)
 
 
-def _start_runner(plan: Plan) -> bool:
+def _start_runner(plan: LocalPlan) -> bool:
     with (plan.directory / "runner.log").open("wb") as stream:
         # The plan goes through a pipe: its environment may hold secrets, which stay off the disk.
         started = subprocess.run(

@@ -10,13 +10,20 @@ from pathlib import Path
 
 from trcomp import contract, flags, s3
 from trcomp.backends import source
-from trcomp.backends.base import HostPlan, InputLink, Plan
 from trcomp.backends.directory import jobs_directory
+from trcomp.backends.local_plan import HostPlan, InputLink, LocalPlan
 from trcomp.env import executables
 from trcomp.errors import Problem, SpecError
-from trcomp.spec import JobSpec, local_path
+from trcomp.inputs import local_path
+from trcomp.spec import JobSpec
 
 NAME = "process"
+_REFUSED = {
+    "container_entry_point": "A local job runs no container.",
+    "container_arguments": "A local job runs no container.",
+    "enable_network_isolation": "Processes on this machine reach its network.",
+}
+"""Words of SageMaker's that a local job cannot honour; the others have no meaning for it."""
 _OWN_VARIABLES = ("SAGEMAKER_BASE_DIR", "TRAINING_JOB_NAME")
 """What each host is given beside the flags of its job."""
 
@@ -38,10 +45,20 @@ def problems(spec: JobSpec) -> list[Problem]:
     if checkpoints and not Path(checkpoints).is_relative_to(contract.DEFAULT_BASE):
         allowed = f"a path under {contract.DEFAULT_BASE} is needed."
         found.append(Problem("checkpoint_local_path", checkpoints, allowed))
+    for word, why in _REFUSED.items():
+        if spec.managed.get(word):
+            found.append(Problem(word, spec.managed.get(word), f"{why} Leave it out, or use ml.*"))
+    modes = [("input_mode", spec.managed.get("input_mode"))]
+    modes += [(f"inputs[{item.channel!r}]", item.input_mode) for item in spec.inputs]
+    found += [
+        Problem(field, mode, "a local job has its data as files; leave it out.")
+        for field, mode in modes
+        if mode == "Pipe"
+    ]
     return found + _environment_problems(spec.environment)
 
 
-def plan(spec: JobSpec) -> Plan:
+def plan(spec: JobSpec) -> LocalPlan:
     """The processes, environment and files of a job.
 
     Raises:
@@ -54,7 +71,7 @@ def plan(spec: JobSpec) -> Plan:
     names = [f"algo-{index + 1}" for index in range(spec.instance_count)]
     addresses = host_addresses(spec.job_name, names)
     output = local_path(spec.output_path) if spec.output_path else None
-    return Plan(
+    return LocalPlan(
         backend=NAME,
         job_name=spec.job_name,
         directory=directory,

@@ -21,7 +21,8 @@ from typing import Any
 
 from trcomp import flags
 from trcomp.backends import record, results
-from trcomp.backends.base import Failure, HostPlan, JobStatus, Plan
+from trcomp.backends.base import Failure, JobStatus
+from trcomp.backends.local_plan import HostPlan, LocalPlan
 from trcomp.backends.record import ProcessRecord
 from trcomp.contract import Paths
 from trcomp.entrypoint.processes import adopt_orphans, die_with_parent, kill_descendants
@@ -40,7 +41,7 @@ _MARGIN_SECONDS = 10
 class Runner:
     """One job from Starting to its end."""
 
-    def __init__(self, plan: Plan, written: ProcessRecord) -> None:
+    def __init__(self, plan: LocalPlan, written: ProcessRecord) -> None:
         self.plan = plan
         self.record = written
         self.running: dict[str, subprocess.Popen[bytes]] = {}
@@ -234,7 +235,7 @@ def _detached(ready: Callable[[], None], work: Callable[[], None]) -> int:
 
 def main() -> int:
     """Read the plan from standard input and run its job."""
-    plan = Plan.model_validate_json(sys.stdin.buffer.read())
+    plan = LocalPlan.model_validate_json(sys.stdin.buffer.read())
     written = record.read(plan.directory)
     if written is None:
         print(f"There is no record in {plan.directory}.", file=sys.stderr)

@@ -16,9 +16,20 @@ FILE = "job.json"
 class ProcessRecord(JobRecord):
     """A job's record with the process that runs it."""
 
+    directory: Path
     runner_pid: int | None = None
     runner_start: int | None = None
     """Clock ticks since boot: with the pid it names one process, whatever pids are used again."""
+
+    @property
+    def place(self) -> str:
+        """The job's directory."""
+        return str(self.directory)
+
+    @property
+    def report_place(self) -> str | None:
+        """The file in the job's directory."""
+        return str(self.directory / "report.json")
 
     def abandoned(self) -> ProcessRecord:
         """The record of a job whose runner died before it could write how the job ended."""
