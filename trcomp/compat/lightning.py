@@ -15,8 +15,8 @@ from contextlib import AbstractContextManager
 from types import ModuleType
 from typing import Any
 
+from trcomp.changes import when_imported
 from trcomp.env import variables
-from trcomp.runtime.changes import when_imported
 
 
 def _launch_nothing(module: ModuleType) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from trcomp.runtime.changes import when_imported
+from trcomp.changes import when_imported
 
 
 def _join_on_host(module: Any) -> None:

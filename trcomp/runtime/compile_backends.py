@@ -18,7 +18,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from trcomp import flags
-from trcomp.runtime.changes import when_imported
+from trcomp.changes import when_imported
 from trcomp.runtime.device import NAME, is_on_device
 
 _TORCHS_MODULE = "torch._dynamo.backends.torchxla"

@@ -10,6 +10,7 @@ import torch
 from torch import _tensor_str
 from torch._subclasses.fake_tensor import FakeTensor
 
+from trcomp.changes import when_imported
 from trcomp.compat.cuda import (
     autocast,
     boundaries,
@@ -23,7 +24,6 @@ from trcomp.compat.cuda import (
 )
 from trcomp.compat.process_group import accept_nccl
 from trcomp.errors import DeviceMemoryError
-from trcomp.runtime.changes import when_imported
 from trcomp.runtime.device import Process, is_on_device
 
 _done = False

@@ -9,8 +9,8 @@ from typing import Any, NoReturn
 
 import torch
 
+from trcomp.changes import when_imported
 from trcomp.errors import UnsupportedError
-from trcomp.runtime.changes import when_imported
 
 _GRAPHS = (
     "XLA compiles a whole step into one executable, which is what a CUDA graph is for. Call the "
