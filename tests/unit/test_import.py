@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
+from pathlib import Path
+
+import pytest
 
 import trcomp
 
@@ -45,3 +49,17 @@ def test_every_exported_name_exists() -> None:
     for name in trcomp.__all__:
         assert getattr(trcomp, name) is not None
     assert set(trcomp.__all__) <= set(dir(trcomp))
+
+
+@pytest.mark.parametrize("enabled", ["0", "1"])
+def test_a_worker_loads_no_framework_before_its_script_does(enabled: str, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import sys; loaded = set(sys.modules) & {'torch', 'jax', 'numpy', 'trcomp.runtime'}\n"
+        "assert not loaded, loaded"
+    )
+    subprocess.run(
+        [sys.executable, "-m", "trcomp.entrypoint.worker", script],
+        env={**os.environ, "TRCOMP_WORKER": "1", "TRCOMP_ENABLED": enabled},
+        check=True,
+    )
