@@ -168,7 +168,7 @@ def write(root: Path, contract: Contract) -> None:
     directories += [paths.data(channel.name) for channel in contract.channels]
     for directory in directories:
         directory.mkdir(parents=True, exist_ok=True)
-    _dump(paths.config / "hyperparameters.json", _encoded_hyperparameters(contract))
+    _dump(paths.config / "hyperparameters.json", to_hyperparameters(contract))
     _dump(paths.config / "resourceconfig.json", _resource_config(contract))
     _dump(paths.config / "inputdataconfig.json", _input_data_config(contract))
     if contract.checkpoints is not None:
@@ -218,6 +218,12 @@ def read(root: Path, environ: Mapping[str, str] | None = None) -> Contract:
         checkpoints=checkpoints,
         **resources,
     )
+
+
+def to_hyperparameters(contract: Contract) -> dict[str, str]:
+    """The script's hyperparameters and the settings as they travel: each value a JSON text."""
+    values = dict(contract.hyperparameters) | _reserved(contract)
+    return {name: json.dumps(value) for name, value in values.items()}
 
 
 def to_argv(hyperparameters: Mapping[str, Any]) -> list[str]:
@@ -341,11 +347,6 @@ def _reserved(contract: Contract) -> dict[str, Any]:
         "sagemaker_pytorch_xla_multi_worker_enabled": settings.pytorchxla_enabled or None,
     }
     return {name: v for name, v in values.items() if v is not None} | dict(settings.other)
-
-
-def _encoded_hyperparameters(contract: Contract) -> dict[str, str]:
-    values = dict(contract.hyperparameters) | _reserved(contract)
-    return {name: json.dumps(value) for name, value in values.items()}
 
 
 def _groups(contract: Contract) -> list[dict[str, Any]]:

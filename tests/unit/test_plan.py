@@ -18,7 +18,7 @@ from trcomp import (
     TrainingCompilerConfig,
     flags,
 )
-from trcomp.backends import process, source
+from trcomp.backends import process
 from trcomp.backends.local_plan import LocalPlan
 from trcomp.backends.process import inherited
 from trcomp.backends.process_plan import host_addresses
@@ -179,8 +179,18 @@ def test_a_script_is_suggested_by_its_name_wherever_it_lies(code: Path) -> None:
         Estimator(code / "trian.py")
 
 
-def test_ignored_directories_are_named_once() -> None:
-    assert {".git", "__pycache__"} <= source.IGNORED
+def test_the_ignore_file_says_what_else_is_no_code(code: Path) -> None:
+    for name in (".env", "data/a.bin", "notes.txt", "pkg/data/b.py", "pkg/keep.txt"):
+        (code / name).parent.mkdir(parents=True, exist_ok=True)
+        (code / name).write_text("")
+    names = [file.destination for file in plan_of(code).files]
+    assert names == ["data/a.bin", "notes.txt", "pkg/data/b.py", "pkg/keep.txt", "train.py"]
+    (code / ".trcompignore").write_text("# comment\n/data/\n*.txt\n!keep.txt\n!.env\n")
+    names = [file.destination for file in plan_of(code).files]
+    assert names == [".env", "pkg/data/b.py", "pkg/keep.txt", "train.py"]
+    (code / ".trcompignore").write_text("!\n")
+    with pytest.raises(SpecError, match=r"\.trcompignore'; Invalid git pattern: '!'"):
+        plan_of(code)
 
 
 def test_an_entry_point_inside_the_source_is_found_however_it_is_spelt(code: Path) -> None:

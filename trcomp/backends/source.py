@@ -3,28 +3,33 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from trcomp.backends.base import FileCopy
 from trcomp.errors import Problem, nearest
 from trcomp.spec import JobSpec
 
-IGNORED = frozenset(
-    {
-        ".git",
-        ".hg",
-        ".svn",
-        ".hypothesis",
-        ".ipynb_checkpoints",
-        ".mypy_cache",
-        ".pytest_cache",
-        ".ruff_cache",
-        ".tox",
-        "__pycache__",
-        "node_modules",
-    }
+IGNORE_FILE = ".trcompignore"
+"""Lists, as .gitignore does, what of the source is no part of a job's code."""
+
+IGNORED = (
+    IGNORE_FILE,
+    ".env",
+    ".git/",
+    ".hg/",
+    ".svn/",
+    ".hypothesis/",
+    ".ipynb_checkpoints/",
+    ".mypy_cache/",
+    ".pytest_cache/",
+    ".ruff_cache/",
+    ".tox/",
+    "__pycache__/",
+    "node_modules/",
 )
-"""Directories that are no part of a job's code; neither is any virtual environment."""
+"""What is left behind unless that file says otherwise (``!.env``); so is a virtual environment."""
 
 
 def problems(spec: JobSpec) -> list[Problem]:
@@ -42,6 +47,11 @@ def problems(spec: JobSpec) -> list[Problem]:
     root = Path(spec.source_dir)
     if not root.is_dir():
         return [*found, Problem("source_dir", str(root), "there is no such directory.")]
+    try:
+        _ignored(root)
+    except ValueError as error:
+        allowed = f"{error}. Its lines are patterns as in .gitignore."
+        return [*found, Problem("source_dir", str(root / IGNORE_FILE), allowed)]
     if not _inside(root, root / spec.entry_point):
         allowed = "a path inside source_dir, relative to it, is needed."
         found.append(Problem("entry_point", spec.entry_point, allowed))
@@ -83,6 +93,7 @@ def _copy(path: Path, destination: str) -> FileCopy:
 def _walk(root: Path) -> list[Path]:
     files: list[Path] = []
     seen: set[Path] = set()
+    ignored = _ignored(root)
     for directory, subdirectories, names in os.walk(root, followlinks=True):
         here = Path(directory)
         real = here.resolve()
@@ -90,13 +101,29 @@ def _walk(root: Path) -> list[Path]:
             subdirectories.clear()
             continue
         seen.add(real)
+        prefix = "" if here == root else f"{here.relative_to(root).as_posix()}/"
         subdirectories[:] = sorted(
             name
             for name in subdirectories
-            if name not in IGNORED and not (here / name / "pyvenv.cfg").exists()
+            if not ignored(f"{prefix}{name}/") and not (here / name / "pyvenv.cfg").exists()
         )
-        files += [here / name for name in names if (here / name).is_file()]
-    return sorted(files)
+        files += [here / name for name in names if not ignored(prefix + name)]
+    return sorted(path for path in files if path.is_file())
+
+
+def _ignored(root: Path) -> Callable[[str], bool]:
+    """Whether a path under the root, a directory's with a slash at its end, is left behind.
+
+    Raises:
+        ValueError: A line of the ignore file is no pattern.
+    """
+    # Here, not above: only a job with a source directory needs it.
+    from pathspec import GitIgnoreSpec
+
+    lines = list(IGNORED)
+    with suppress(FileNotFoundError):
+        lines += (root / IGNORE_FILE).read_text(encoding="utf-8").splitlines()
+    return GitIgnoreSpec.from_lines(lines).match_file
 
 
 def _inside(root: Path, path: Path) -> bool:

@@ -18,6 +18,7 @@ from trcomp import contract as contracts
 from trcomp import flags
 from trcomp.contract import Contract, Paths
 from trcomp.entrypoint import failure, requirements
+from trcomp.entrypoint.code import unpack
 from trcomp.entrypoint.discovery import discovered, num_cpus, wait_for_names
 from trcomp.entrypoint.processes import Signals, adopt_orphans
 from trcomp.entrypoint.supervisor import Outcome, Worker, supervise
@@ -63,6 +64,7 @@ class _Run:
     def to_end(self, signals: Signals) -> int:
         """Install, train, and give the exit code."""
         contract = contracts.read(self._paths.root, self._environ)
+        unpack(contract, self._paths)
         with tempfile.TemporaryDirectory(prefix="trcomp-") as scratch:
             site = self._site(contract, Path(scratch))
             workers = plan_workers(site)
