@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from trcomp import backends
+from trcomp import backends, bench
 from trcomp._version import __version__
 from trcomp.env import explain, gpus
 from trcomp.env.variables import DIALECTS
@@ -23,7 +23,7 @@ from trcomp.errors import JobError, SpecError, TrcompError
 from trcomp.follow import report_rows, stage_text
 from trcomp.images import instances
 from trcomp.job import Job
-from trcomp.job_options import job_options, requested_job
+from trcomp.job_options import job_options, requested_job, script_options
 from trcomp.rules import LOCAL_TYPES, instance_type_problems
 
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -58,6 +58,32 @@ def plan(as_json: bool, **words: Any) -> None:
     estimator, request = requested_job(**words)
     planned = estimator.plan(**request)
     click.echo(planned.to_json() if as_json else planned.to_text())
+
+
+@cli.command(name="bench")
+@script_options
+@click.option(
+    "--steps",
+    default=30,
+    show_default=True,
+    type=click.IntRange(min=2),
+    help="Steps after which each form of the script ends.",
+)
+@_JSON
+def bench_forms(as_json: bool, steps: int, **words: Any) -> None:
+    """Run SCRIPT without XLA, with it, and with its models compiled; say which to use.
+
+    Each form is a job on this machine, one after the other: trcomp bench train.py -- --lr 0.1
+    """
+    measured = bench.measure(words, steps, lambda text: click.echo(text, err=True))
+    if as_json:
+        best = bench.fastest(measured)
+        forms = [dataclasses.asdict(one) for one in measured]
+        click.echo(json.dumps({"forms": forms, "use": best and best.form}, indent=2))
+        return
+    for line in bench.table(measured):
+        click.echo(line)
+    click.echo(f"\n{bench.advice(measured)}")
 
 
 @cli.command()

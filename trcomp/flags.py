@@ -117,6 +117,14 @@ MAX_PENDING = Flag(
     10_000,
     "Recorded operations after which a script that ends no step is cut, where one recurs.",
 )
+STEPS = Flag(
+    "TRCOMP_STEPS", 0, "Steps after which the script ends as if it called exit(); 0: it goes on."
+)
+COMPILE_MODELS = Flag(
+    "TRCOMP_COMPILE_MODELS",
+    False,
+    "1 compiles each model that is moved to the device, as torch.compile(backend='trcomp') does.",
+)
 BUCKET_MB = Flag(
     "TRCOMP_BUCKET_MB", 32, "Size of a gradient all-reduce bucket, in MiB.", in_key=True
 )

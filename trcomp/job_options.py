@@ -15,19 +15,13 @@ from trcomp.estimator import Estimator, problems_of
 _NEGATIVE_NUMBER = re.compile(r"-\d+$|-\d*\.\d+$|-\d+(\.\d*)?[eE][-+]?\d+$")
 
 
-def job_options(command: Any) -> Any:
-    """Give a command the arguments and options that describe a job."""
-    options = [
+def script_options(command: Any) -> Any:
+    """Give a command the arguments and options that say which script runs with what."""
+    return _decorated(
+        command,
         click.argument("script"),
         click.argument("script_args", nargs=-1, type=click.UNPROCESSED),
         click.option("--source-dir", help="Directory of SCRIPT; all of it reaches the job."),
-        click.option(
-            "--instance-type",
-            default="local_process",
-            show_default=True,
-            help="Where it runs; local_process is this machine.",
-        ),
-        click.option("--instance-count", default=1, show_default=True, help="Number of hosts."),
         click.option(
             "--devices",
             type=click.IntRange(min=1),
@@ -43,6 +37,20 @@ def job_options(command: Any) -> Any:
         click.option(
             "--input", "inputs", multiple=True, metavar="[CHANNEL=]PLACE", help="Data; repeatable."
         ),
+    )
+
+
+def job_options(command: Any) -> Any:
+    """Give a command the arguments and options that describe a job."""
+    decorated = _decorated(
+        command,
+        click.option(
+            "--instance-type",
+            default="local_process",
+            show_default=True,
+            help="Where it runs; local_process is this machine.",
+        ),
+        click.option("--instance-count", default=1, show_default=True, help="Number of hosts."),
         click.option("--output-path", help="Where results go; default: the job's directory."),
         click.option("--checkpoint-uri", help="Where checkpoints are kept between jobs."),
         click.option("--job-name", help="Default: the script's name and the time."),
@@ -64,9 +72,13 @@ def job_options(command: Any) -> Any:
             default=True,
             help="Let cuda mean the worker's own device (the default), or leave it to torch.",
         ),
-    ]
-    for option in reversed(options):
-        command = option(command)
+    )
+    return script_options(decorated)
+
+
+def _decorated(command: Any, *decorators: Any) -> Any:
+    for decorator in reversed(decorators):
+        command = decorator(command)
     return command
 
 
@@ -76,11 +88,12 @@ def requested_job(
     env: Sequence[str],
     inputs: Sequence[str],
     devices: int | None,
-    compiler: bool,
-    once_per_host: bool,
-    debug: bool,
-    checkpoint_uri: str | None,
-    job_name: str | None,
+    compiler: bool = True,
+    once_per_host: bool = False,
+    debug: bool = False,
+    cuda_to_xla: bool = True,
+    checkpoint_uri: str | None = None,
+    job_name: str | None = None,
     **words: Any,
 ) -> tuple[Estimator, dict[str, Any]]:
     """An estimator, and the words of its `fit` and `plan`.

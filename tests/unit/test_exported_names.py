@@ -68,13 +68,14 @@ def test_fit_has_sagemakers_signature() -> None:
 
 
 def test_commands_and_their_options() -> None:
-    job = {"script", "script_args", "source_dir", "instance_type", "instance_count", "devices"}
-    job |= {"env", "inputs", "output_path", "checkpoint_uri", "job_name", "compiler"}
-    job |= {"once_per_host", "debug", "cuda_to_xla"}
+    script = {"script", "script_args", "source_dir", "devices", "env", "inputs"}
+    job = script | {"instance_type", "instance_count", "output_path", "checkpoint_uri"}
+    job |= {"job_name", "compiler", "once_per_host", "debug", "cuda_to_xla"}
     found = {name: {p.name for p in command.params} for name, command in cli.commands.items()}
     assert found == {
         "run": job | {"detach", "quiet"},
         "plan": job | {"as_json"},
+        "bench": script | {"steps", "as_json"},
         "status": {"job", "as_json"},
         "logs": {"job", "follow"},
         "list": {"as_json"},

@@ -104,6 +104,7 @@ def _totals(ranks: list[dict[str, Any]]) -> dict[str, Any]:
     largest = [
         "steps",
         "compiles",
+        "compiled_models",
         "loads",
         "cache_hits",
         "executions",

@@ -4,6 +4,7 @@ from trcomp.runtime import (
     accelerator,
     amp,
     compile_backends,
+    compile_models,
     ddp,
     device_module,
     exchange,
@@ -34,6 +35,7 @@ fallback.register()
 accelerator.register()
 amp.register()
 compile_backends.register()
+compile_models.register()
 ddp.register()
 exchange.register()
 freed_storages.register()

@@ -7,6 +7,8 @@ from collections import Counter
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from trcomp import flags
+
 
 @dataclass
 class Counters:
@@ -44,6 +46,8 @@ class Counters:
     """Time the host waited for the device: reads, and backpressure at step barriers."""
     input_wait_seconds: float = 0.0
     """Time the step waited for the loader."""
+    compiled_models: int = 0
+    """Models that TRCOMP_COMPILE_MODELS compiled."""
     samples: int = 0
     """Samples of the batches that the device loader handed over."""
     step_marks: list[float] = field(default_factory=list)
@@ -70,6 +74,16 @@ class Counters:
         self._elsewhere_at_mark = elsewhere
         self.steps += 1
         self.step_marks.append(now)
+
+    def end_script(self) -> None:
+        """Leave the script when it has made as many steps as TRCOMP_STEPS says.
+
+        Raises:
+            SystemExit: With 0.
+        """
+        limit = flags.STEPS.get()
+        if limit and self.steps >= limit:
+            raise SystemExit(0)
 
     def clear(self) -> None:
         """Start again from zero."""

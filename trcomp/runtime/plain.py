@@ -7,7 +7,6 @@ imported.
 from __future__ import annotations
 
 import atexit
-import time
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from trcomp.runtime import closures, own_rank, reductions, stores
+from trcomp.runtime import closures, own_rank, plain_steps, reductions, stores
 from trcomp.runtime.batches import map_tensors
 from trcomp.runtime.buckets import gradients_of, plan_buckets
 from trcomp.runtime.metrics import counters, metrics, metrics_report
@@ -93,11 +92,11 @@ def sync(wait: bool = False) -> None:
     Args:
         wait: Whether to wait for the GPU.
     """
-    counters.steps += 1
-    counters.step_marks.append(time.perf_counter())
+    plain_steps.note_barrier()
     if wait and device().type == "cuda":
         torch.cuda.synchronize()
     closures.run()
+    counters.end_script()
 
 
 def settle() -> None:

@@ -38,6 +38,7 @@ def sync(wait: bool = False) -> None:
     if wait:
         _wait(leave=0)
     closures.run()
+    counters.end_script()
 
 
 def finish() -> None:
