@@ -17,7 +17,7 @@ from jax.sharding import PartitionSpec
 
 from trcomp import flags
 from trcomp.errors import InternalError
-from trcomp.runtime import client, dump, persistent, varying, views
+from trcomp.runtime import client, dump, persistent, precision, varying, views
 from trcomp.runtime.bodies import ARGUMENT, REGION, Body, Constant, num_operations
 from trcomp.runtime.dtypes import TO_JAX, Scalar, cast, opmath
 from trcomp.runtime.graph import Graph, Place
@@ -299,7 +299,8 @@ def lower_graph(graph: Graph) -> jax.stages.Lowered:
             check_vma=False,
         )
     try:
-        return jax.jit(fn, donate_argnums=(0,)).lower(*arguments(graph, reused, kept))
+        with precision.traced("matmul"):
+            return jax.jit(fn, donate_argnums=(0,)).lower(*arguments(graph, reused, kept))
     except Exception as error:
         # JAX's last note speaks of its own frames; the last line should name the operator.
         notes = getattr(error, "__notes__", [])

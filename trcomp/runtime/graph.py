@@ -9,6 +9,7 @@ from functools import cache
 from operator import attrgetter
 from typing import NamedTuple
 
+from trcomp.runtime import precision
 from trcomp.runtime.ir import Buffer, Node, Signature, Value
 from trcomp.runtime.reductions import Partition
 
@@ -35,7 +36,7 @@ class Graph:
         floats: Lifted float numbers, in order of use; `ints` likewise.
         donated: Indices of leaves that no tensor sees any more.
         key: Equal keys mean the same executable. Structural: signatures by identity, operands by
-            place, leaves by shape and dtype.
+            place, leaves by shape and dtype; and how exact products are.
     """
 
     nodes: tuple[Node, ...]
@@ -117,7 +118,7 @@ def build(values: list[Value], *, donate: bool) -> Graph:
         ints=tuple(ints),
         donated=donated,
         collective=collective,
-        key=(tuple(rows), roots, avals, donated),
+        key=(tuple(rows), roots, avals, donated, precision.chosen()),
     )
 
 

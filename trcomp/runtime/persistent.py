@@ -29,7 +29,7 @@ from jaxlib import xla_client
 from trcomp import flags, s3
 from trcomp.env.executables import AUTOTUNING, OFF, kept_at, toolchain
 from trcomp.errors import Problem, SpecError
-from trcomp.runtime import client
+from trcomp.runtime import client, precision
 from trcomp.runtime.graph import Graph
 from trcomp.runtime.ir import Signature
 
@@ -160,7 +160,8 @@ def fingerprint(graph: Graph) -> str:
     avals = [str(leaf.aval) for leaf in graph.leaves]
     settings = sorted((name, str(value)) for name, value in jax.config.values.items())
     position = (client.rank(), client.num_ranks(), graph.collective)
-    digest.update(repr((graph.roots, avals, graph.donated, position, settings)).encode())
+    parts = (graph.roots, avals, graph.donated, position, settings, precision.chosen())
+    digest.update(repr(parts).encode())
     return digest.hexdigest()
 
 

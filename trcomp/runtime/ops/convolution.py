@@ -19,6 +19,7 @@ from jax import lax
 
 from trcomp.runtime.dtypes import cast, opmath
 from trcomp.runtime.ops.registry import lowers
+from trcomp.runtime.precision import products_of
 
 
 def _spatial(values: tuple[int, ...], ndim: int) -> tuple[int, ...]:
@@ -275,6 +276,7 @@ _depthwise.defvjp(_depthwise_forward, _depthwise_backward)
 
 
 @lowers("convolution", one_dtype=True)
+@products_of("conv")
 def convolution(
     ctx: Any,
     input: Any,
@@ -296,6 +298,7 @@ def convolution(
 
 
 @lowers("convolution_backward")
+@products_of("conv")
 def convolution_backward(
     ctx: Any,
     grad_output: Any,

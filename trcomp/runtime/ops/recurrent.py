@@ -22,6 +22,7 @@ from trcomp.runtime import storage
 from trcomp.runtime.device import DEVICE
 from trcomp.runtime.dtypes import cast
 from trcomp.runtime.ops.registry import find, lowers
+from trcomp.runtime.precision import products_of
 from trcomp.runtime.recording import record
 from trcomp.runtime.whole import composed, is_real, keep_whole
 
@@ -126,6 +127,7 @@ def _derivative(cell: Cell, order: int, mask: Any) -> Callable[..., tuple[Any, .
 
 
 @lowers("trcomp::recurrent")
+@products_of("rnn")
 def _recurrent(ctx: Any, cell: Cell, order: int, mask: Any, operands: tuple[Any, ...]) -> Any:
     return _derivative(cell, order, mask)(*operands)
 
