@@ -14,6 +14,18 @@ RESULTS = Path(__file__).parent / "results"
 PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
 PICTURE = PAGE.with_suffix(".svg")
 _NOTE = "<!-- Written by benchmarks/page.py from `make bench`; do not edit. -->"
+_OWN_SCRIPT = """How much XLA gives depends on the model. Measure yours:
+
+```sh
+trcomp bench train.py --steps 50 -- --batch-size 32
+```
+
+runs the script three times as a job on this machine, until it has made so many steps: on PyTorch's
+own device, as `trcomp run` runs it, and with each model compiled as it is moved to the device.
+Nothing in the script changes. A table shows each one's time of a steady step, time to the first and
+compiles; the last line says which form to use, and after how many steps its slower start is made up
+for. `trcomp bench --json` prints the same for programs.
+"""
 Row = dict[str, Any]
 
 
@@ -114,7 +126,8 @@ def main() -> None:
     intro = (
         f"# Performance\n\n{_NOTE}\n\nMedians of `make bench` on the machine and date that each "
         "section names. Compare ratios, not\ntimes: they were measured side by side in one run. "
-        "Nothing was measured on a GPU so far.\n"
+        "Nothing was measured on a GPU so far.\n\n"
+        f"{_OWN_SCRIPT}"
     )
     PAGE.write_text("\n".join((intro, *sections)), encoding="utf-8")
     PICTURE.write_text(picture(_load("training_step")[1]), encoding="utf-8")
