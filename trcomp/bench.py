@@ -113,7 +113,7 @@ def table(measured: Sequence[Measured]) -> list[str]:
 
 
 def _request(form: str, words: dict[str, Any], steps: int) -> tuple[Estimator, dict[str, Any]]:
-    own = {
+    own: dict[flags.Flag[Any], str] = {
         flags.STEPS: str(steps),
         flags.COMPILE_MODELS: str(int(form == "compile")),
         # What another run has compiled would hide what the first step costs.

@@ -1,80 +1,166 @@
-"""What `trcomp bench` asks of a worker: models compiled as they are moved, an end after N steps."""
+"""The models of torch_xla's report on dynamo, small: compiled as on the CPU and as recorded."""
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import pytest
+import torch
+import torch.nn.functional as F
+import transformers
+from torch import nn
 
-from tests.runtime.rank_scripts import start_ranks, wait_for
+import trcomp.runtime as rt
+from tests.runtime import vision
 
-pytestmark = [pytest.mark.runtime, pytest.mark.slow]
-
-TRAIN = """
-    import torch
-
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-
-    class Model(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.head = torch.nn.Linear(8, 2)
-
-        def forward(self, inputs):
-            return self.head(inputs.relu())
-
-    layers = (torch.nn.Linear(8, 8), torch.nn.GELU(), torch.nn.BatchNorm1d(8), Model())
-    model = torch.nn.Sequential(*layers).to(device)
-    other = torch.nn.Linear(2, 2).to(device)
-    optimizers = [torch.optim.SGD(m.parameters(), lr=0.1) for m in (model, other)]
-    for step in range(1000):
-        print("step", step, flush=True)
-        other(model(torch.ones(4, 8).to(device))).sum().backward()
-        for optimizer in optimizers:
-            optimizer.step()
-            optimizer.zero_grad()
-"""
-BARRIERS = """
-    import torch
-    import trcomp.runtime as rt
-
-    weight = torch.nn.Parameter(torch.ones(2))
-    optimizer = torch.optim.SGD([weight], lr=0.1)
-    for batch in rt.DeviceLoader([torch.ones(2)] * 6):
-        for part in batch:
-            (weight * part).sum().backward()
-            optimizer.step()
-"""
+pytestmark = [
+    pytest.mark.runtime,
+    # torch's own, as it traces.
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning"),
+]
+Batch = Mapping[str, torch.Tensor]
 
 
-def report_of(script: str, folder: Path, **environ: str) -> dict[str, Any]:
-    environ |= {"TRCOMP_REPORT_DIR": str(folder / "reports"), "TRCOMP_CUDA_TO_XLA": "1"}
-    (ended,) = wait_for(start_ranks(script, folder, 1, environ))
-    assert ended.code == 0, ended.text
-    found: dict[str, Any] = json.loads((folder / "reports" / "rank-0.json").read_text())
-    return found | {"printed": ended.text.count("step ")}
+class Classifier(nn.Module):
+    """A network of images and its loss."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        made = self.network(images)
+        return F.cross_entropy(made.logits if hasattr(made, "logits") else made, labels)
 
 
-def test_models_that_are_moved_are_compiled_and_record_less(tmp_path: Path) -> None:
-    found = {}
-    for form, compiled in {"lazy": "0", "compiled": "1"}.items():
-        folder = tmp_path / form
-        folder.mkdir()
-        environ = {"TRCOMP_STEPS": "8", "TRCOMP_COMPILE_MODELS": compiled}
-        found[form] = report_of(TRAIN, folder, **environ)
-    lazy, compiled = found["lazy"], found["compiled"]
-    assert (lazy["compiled_models"], compiled["compiled_models"]) == (0, 2)
-    assert compiled["recorded_nodes"] < lazy["recorded_nodes"]
-    assert lazy["steps"] == compiled["steps"] == 8
+class Loss(nn.Module):
+    """A model of transformers that gives its loss alone."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, **batch: torch.Tensor) -> torch.Tensor:
+        loss: torch.Tensor = self.model(**batch).loss
+        return loss
 
 
-def test_without_xla_a_step_is_one_of_the_first_optimizers(tmp_path: Path) -> None:
-    found = report_of(TRAIN, tmp_path, TRCOMP_ENABLED="0", TRCOMP_STEPS="5")
-    assert (found["steps"], found["printed"]) == (5, 5)
-    assert found["steady_step_seconds"] > 0
+def resnet(layer: str, depths: list[int]) -> nn.Module:
+    config = transformers.ResNetConfig(
+        embedding_size=8, hidden_sizes=[8, 16], depths=depths, layer_type=layer, num_labels=10
+    )
+    return Classifier(transformers.ResNetForImageClassification(config))
 
 
-def test_without_xla_a_scripts_own_barriers_are_its_steps(tmp_path: Path) -> None:
-    assert report_of(BARRIERS, tmp_path, TRCOMP_ENABLED="0")["steps"] == 6
+def bert() -> nn.Module:
+    config = transformers.BertConfig(
+        vocab_size=100,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=64,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+    )
+    return Loss(transformers.BertForMaskedLM(config))
+
+
+def vit() -> nn.Module:
+    config = transformers.ViTConfig(
+        image_size=32,
+        patch_size=8,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=64,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+        num_labels=10,
+    )
+    return Classifier(transformers.ViTForImageClassification(config))
+
+
+MODELS: dict[str, Callable[[], nn.Module]] = {
+    "resnet18": lambda: resnet("basic", [1, 1]),
+    "resnet50": lambda: resnet("bottleneck", [1, 1]),
+    "resnext50_32x4d": lambda: Classifier(vision.resnext((1, 1))),
+    "alexnet": lambda: Classifier(vision.alexnet()),
+    "vgg16": lambda: Classifier(vision.vgg16()),
+    "mobilenet_v2": lambda: Classifier(vision.mobilenet_v2()),
+    "mnasnet1_0": lambda: Classifier(vision.mnasnet1_0()),
+    "BERT_pytorch": bert,
+    "timm_vision_transformer": vit,
+}
+
+
+def batch_for(name: str) -> Batch:
+    generator = torch.Generator().manual_seed(1)
+    if name == "BERT_pytorch":
+        tokens = torch.randint(0, 100, (4, 8), generator=generator)
+        return {"input_ids": tokens, "labels": tokens}
+    size = 64 if name == "alexnet" else 32
+    return {
+        "images": torch.randn(4, 3, size, size, generator=generator),
+        "labels": torch.randint(0, 10, (4,), generator=generator),
+    }
+
+
+@pytest.fixture(autouse=True)
+def _from_nothing() -> Iterator[None]:
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+class Steps(NamedTuple):
+    """What two training steps made, the second one's counts, and the model's state after them."""
+
+    losses: torch.Tensor
+    gradients: dict[str, torch.Tensor]
+    state: dict[str, torch.Tensor]
+    nodes: int
+    compiles: int
+    executions: int
+
+
+def two_steps(name: str, device: str, compiled: bool = False) -> Steps:
+    torch.manual_seed(0)
+    model = MODELS[name]().to(device).train()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    run: Callable[..., Any] = torch.compile(model, backend="trcomp") if compiled else model
+    batch = {key: value.to(device) for key, value in batch_for(name).items()}
+    losses = []
+    rt.sync()
+    for _ in range(2):
+        before = rt.metrics()
+        optimizer.zero_grad()
+        loss = run(**batch)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.detach())
+        del loss
+        rt.sync()
+    after = rt.metrics()
+    return Steps(
+        torch.stack(losses).cpu(),
+        {key: parameter.grad.cpu() for key, parameter in model.named_parameters()},
+        {key: value.cpu() for key, value in model.state_dict().items()},
+        *(after[k] - before[k] for k in ("recorded_nodes", "compiles", "executions")),
+    )
+
+
+def assert_close(made: Steps, expected: Steps, tolerance: float) -> None:
+    for mine, theirs in zip(made[:3], expected[:3], strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MODELS)
+def test_trains_as_on_the_cpu_and_as_recorded(name: str) -> None:
+    made = two_steps(name, "xla", compiled=True)
+    assert made.nodes <= 30
+    assert made.compiles == 0
+    assert made.executions == 1
+    assert_close(made, two_steps(name, "cpu"), 1e-3)
+    assert_close(made, two_steps(name, "xla"), 1e-5)
