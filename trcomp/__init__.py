@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     )
     from trcomp.estimator import Estimator
     from trcomp.job import Job
+    from trcomp.runtime import step
     from trcomp.spec import JobSpec
 
 __all__ = [
@@ -60,6 +61,7 @@ __all__ = [
     "TrcompError",
     "UnsupportedError",
     "__version__",
+    "step",
 ]
 
 # Loaded when first asked for: a worker that imports trcomp.runtime must not pay for pydantic, nor a
@@ -71,6 +73,7 @@ _HOMES = {
     "JobStatus": "trcomp.backends.base",
     "Plan": "trcomp.backends.base",
     "TrainingCompilerConfig": "trcomp.config",
+    "step": "trcomp.runtime",
 }
 
 

@@ -38,6 +38,7 @@ def test_exported_names() -> None:
         "TrcompError",
         "UnsupportedError",
         "__version__",
+        "step",
     }
 
 

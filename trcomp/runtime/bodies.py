@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from trcomp.runtime.graph import Graph
-from trcomp.runtime.ir import Node
+from trcomp.runtime.ir import Node, Signature
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,6 +22,8 @@ ARGUMENT: Any = Mark("trcomp::argument")
 """Stands in a region's graph for a storage that a call brings; its argument is the position."""
 REGION: Any = Mark("trcomp::region")
 """A call of a region; its argument is the `Body`."""
+COLLECTIVE_REGION: Any = Mark("trcomp::region", collective=True)
+"""The same where ranks meet within the region."""
 
 
 class Constant(NamedTuple):
@@ -69,7 +71,12 @@ def num_operations(graph: Graph) -> int:
 def body_of(node: Node) -> Body | None:
     """What a region's node stands for; None for other nodes."""
     signature = node.signature
-    return signature.arguments[0] if signature.rule is REGION else None
+    return signature.arguments[0] if is_region(signature) else None
+
+
+def is_region(signature: Signature) -> bool:
+    """Whether a node of this signature is a call of a region."""
+    return signature.rule is REGION or signature.rule is COLLECTIVE_REGION
 
 
 def text(graph: Graph) -> str:

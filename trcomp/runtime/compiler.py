@@ -18,7 +18,7 @@ from jax.sharding import PartitionSpec
 from trcomp import flags
 from trcomp.errors import InternalError
 from trcomp.runtime import client, dump, persistent, precision, varying, views
-from trcomp.runtime.bodies import ARGUMENT, REGION, Body, Constant, num_operations
+from trcomp.runtime.bodies import ARGUMENT, Body, Constant, is_region, num_operations
 from trcomp.runtime.dtypes import TO_JAX, Scalar, cast, opmath
 from trcomp.runtime.graph import Graph, Place
 from trcomp.runtime.ir import Node, Placed, ScalarSlot, Signature, TensorSlot, View
@@ -161,7 +161,7 @@ class _Lowering:
             self._read(place, view, numbers)
             for place, view in zip(places, signature.views, strict=True)
         ]
-        if signature.rule is REGION:
+        if is_region(signature):
             return self._open(signature.arguments[0], operands, numbers)
         if signature.rule.collective:
             operands[0] = after(operands[0], self._reduced)
@@ -212,7 +212,11 @@ class _Lowering:
         """What a region's nodes make of a call's operands."""
         inner = [_constant(n) if isinstance(n, Constant) else numbers[n] for n in body.numbers]
         arguments, leaves = operands[: body.num_arguments], operands[body.num_arguments :]
-        return tuple(_Lowering(body.graph, leaves, inner, arguments).roots(body.origins))
+        lowering = _Lowering(body.graph, leaves, inner, arguments)
+        lowering._reduced = self._reduced
+        made = tuple(lowering.roots(body.origins))
+        self._reduced = lowering._reduced
+        return made
 
 
 def _constant(constant: Constant) -> jax.Array:
@@ -351,7 +355,7 @@ def _stored_as(
     signature, places = graph.nodes[node].signature, graph.places[node]
     if signature.rule is ARGUMENT and argument is not None:
         return argument(signature.arguments[0])
-    if signature.rule is REGION:
+    if is_region(signature):
         inner = signature.arguments[0].graph
         return _stored_as(inner, inner.roots[index], lambda i: _stored_as(graph, places[i]))
     out = signature.outputs[index]

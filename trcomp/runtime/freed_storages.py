@@ -32,7 +32,7 @@ def _resize(self: Any, size: int) -> Any:
             "Make a new tensor.",
         )
     if size == 0 and self.nbytes():
-        self.value = _nothing(self.nbytes())
+        storage.put(self, _nothing(self.nbytes()))
     return self
 
 

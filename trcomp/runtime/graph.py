@@ -52,8 +52,12 @@ class Graph:
 
     def collectives(self) -> list[Collective]:
         """Its collectives in order: what must be the same on every rank of their groups."""
-        signatures = [node.signature for node in self.nodes]
-        return [_collective(found) for found in signatures if found.rule.collective]
+        found: list[Collective] = []
+        for signature in (node.signature for node in self.nodes if node.signature.rule.collective):
+            body = signature.arguments[0]
+            inner = getattr(body, "graph", None)  # Of a region, whose collectives are its own.
+            found += [_collective(signature)] if inner is None else inner.collectives()
+        return found
 
     def values_without(self, node: Node) -> list[Value]:
         """The values that can be computed without a node."""

@@ -221,6 +221,11 @@ def owe(value: Value) -> None:
     _owed.append(value)
 
 
+def owed() -> list[Value]:
+    """What the next sync computes whether or not a tensor sees it."""
+    return [value for value in _owed if value.node is not None]
+
+
 def owes() -> bool:
     """Whether collectives are pending: other ranks may be waiting for this one to run them."""
     return bool(_owed)
@@ -241,13 +246,13 @@ _apart = False
 @contextmanager
 def apart() -> Iterator[None]:
     """What is recorded meanwhile is not pending, and computing anything is refused."""
-    global _pending, _apart
-    step, was_apart = _pending, _apart
-    _pending, _apart = [], True
+    global _pending, _owed, _apart
+    before = _pending, _owed, _apart
+    _pending, _owed, _apart = [], [], True
     try:
         yield
     finally:
-        _pending, _apart = step, was_apart
+        _pending, _owed, _apart = before
 
 
 def is_apart() -> bool:

@@ -28,6 +28,12 @@ class Counters:
     """Graphs cut because the script read a value before the step's end."""
     reads_aside: int = 0
     """Values read that took an operation or two, computed aside while the step stayed whole."""
+    captures: int = 0
+    """Forms of steps that were captured as a whole (`trcomp.step`)."""
+    refused_captures: int = 0
+    """Forms that could not be."""
+    replays: int = 0
+    """Calls of captured steps: one recorded operation each."""
     steps: int = 0
     """Step barriers that had work."""
     donated_buffers: int = 0
@@ -52,6 +58,8 @@ class Counters:
     """Samples of the batches that the device loader handed over."""
     step_marks: list[float] = field(default_factory=list)
     """`time.perf_counter()` at each step barrier."""
+    new_graph_steps: list[int] = field(default_factory=list)
+    """For each executable built or loaded, the step barriers before it."""
 
     _elsewhere_at_mark: float = 0.0
     _executions_at_mark: int = 0
@@ -100,7 +108,7 @@ def metrics() -> dict[str, Any]:
     names = (item.name for item in fields(counters))
     values = {name: getattr(counters, name) for name in names if not name.startswith("_")}
     values["fallbacks"] = dict(counters.fallbacks)
-    del values["step_marks"]
+    del values["step_marks"], values["new_graph_steps"]
     return values
 
 

@@ -36,6 +36,7 @@ __all__ = [
     "reduce_gradients",
     "rendezvous",
     "settle",
+    "step",
     "sync",
     "take_rng_state",
     "world_size",
@@ -102,6 +103,11 @@ def sync(wait: bool = False) -> None:
 def settle() -> None:
     """Nothing is ever pending here; runs the step's closures."""
     closures.run()
+
+
+def step(function: Any = None, *, max_captures: int = 8) -> Any:
+    """The function itself: there is nothing to capture."""
+    return (lambda function: function) if function is None else function
 
 
 def manual_seed(seed: int) -> None:

@@ -204,7 +204,7 @@ def put_back(tensor: torch.Tensor, node: Node, index: int) -> None:
         and not tensor.storage_offset()
         and held.nbytes() == made.num_bytes
     ):
-        held.value = Value(node, index)  # type: ignore[attr-defined]
+        storage.put(held, Value(node, index))
         return
     update = storage.wrap(Value(node, index), made)
     write(tensor, update)
@@ -218,7 +218,7 @@ def write(tensor: torch.Tensor, update: torch.Tensor) -> None:
         node = emit("trcomp::write_at", arguments, [None])
     else:
         node = emit("trcomp::write", (Stored(tensor), update, view), [None])
-    tensor.untyped_storage().value = Value(node, 0)  # type: ignore[attr-defined]
+    storage.put(tensor.untyped_storage(), Value(node, 0))
 
 
 _emitted: dict[tuple[Any, ...], Signature] = {}

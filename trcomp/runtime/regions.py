@@ -10,21 +10,21 @@ same calls outside of one record. The compiler takes it apart again: XLA sees on
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
 
 from trcomp.errors import InternalError
 from trcomp.runtime import ir, rng, storage
-from trcomp.runtime.bodies import ARGUMENT, REGION, Body, Constant
+from trcomp.runtime.bodies import ARGUMENT, COLLECTIVE_REGION, REGION, Body, Constant
 from trcomp.runtime.device import Process, check_fork
 from trcomp.runtime.graph import build
 from trcomp.runtime.ir import Buffer, Node, Output, Signature, Value, View
 from trcomp.runtime.metrics import counters
+from trcomp.runtime.placeholders import Placeholders, signature_of
 from trcomp.runtime.recording import is_device_tensor
 
 
@@ -57,20 +57,22 @@ class Region:
         signature: Of the node that a call records.
         storages: Which of a call's storages are the region's; a storage may come more than once.
         constants: Keeps what the function made of host values.
-        num_draws: Keys that a call takes from the random stream.
+        draws: Places in the random stream of the keys that a call takes, as `rng.take_keys` has it.
         sources: For each number of a call: (0, draw), or (1, argument, element).
         written: (position of the argument, output) for each storage that gets a new value.
         made: The new storages.
+        owed: Outputs that are computed at the next sync even if no tensor sees them.
         results: What the function returns: places of tensors, or other objects as they are.
     """
 
     signature: Signature
     storages: tuple[int, ...]
     constants: tuple[Value, ...]
-    num_draws: int
+    draws: tuple[int, ...]
     sources: tuple[tuple[int, ...], ...]
     written: tuple[tuple[int, int], ...]
     made: tuple[Made, ...]
+    owed: tuple[int, ...]
     results: tuple[Any, ...]
 
     def __call__(self, arguments: Sequence[Any], storages: Sequence[Any]) -> list[Any]:
@@ -86,7 +88,9 @@ class Region:
         node = Node(self.signature, self._operands(held), self._numbers(arguments))
         counters.recorded_nodes += 1
         for i, output in self.written:
-            held[i].value = Value(node, output)
+            storage.put(held[i], Value(node, output))
+        for output in self.owed:
+            ir.owe(Value(node, output))
         new = [storage.over(Value(node, made.output), made.num_bytes) for made in self.made]
         return [
             _over(held[place.argument] if place.argument is not None else new[place.made], place)
@@ -101,7 +105,7 @@ class Region:
         return tuple((v.buffer, 0) if v.node is None else (v.node, v.index) for v in values)
 
     def _numbers(self, arguments: Sequence[Any]) -> tuple[float | int, ...]:
-        keys = [rng.next_key() for _ in range(self.num_draws)]
+        keys = rng.take_keys(self.draws)
         numbers: list[float | int] = []
         for kind, position, *element in self.sources:
             if kind == 0:
@@ -142,58 +146,6 @@ def layouts(tensors: Sequence[torch.Tensor], storages: Sequence[Any]) -> tuple[H
     return tuple(key)
 
 
-@lru_cache(maxsize=1 << 14)
-def _argument(position: int, out: Output) -> Signature:
-    return Signature(ARGUMENT, (position,), {}, (), (out,))
-
-
-class _Placeholders:
-    """Stand-ins for a call's arguments: tensors over storages that have no value."""
-
-    def __init__(self, arguments: Sequence[Any]) -> None:
-        self.chosen: list[int] = []
-        self.stand_ins: list[torch.Tensor] = []
-        """One per storage."""
-        self.storages: list[Any] = []
-        self.values: list[Value] = []
-        self._known: dict[int, int] = {}
-        self._num_tensors = 0
-        self.arguments = [self._stand_in(argument) for argument in arguments]
-
-    def position(self, held: Any) -> int | None:
-        """Which argument's storage this is, if it is one."""
-        return self._known.get(held._cdata)
-
-    def _stand_in(self, argument: Any) -> Any:
-        if not is_device_tensor(argument):
-            return argument
-        real = argument.untyped_storage()
-        position = self._known.get(real._cdata)
-        if position is None:
-            position = self._known[real._cdata] = len(self.storages)
-            self.chosen.append(self._num_tensors)
-            self._add(argument, real.nbytes())
-        self._num_tensors += 1
-        view = storage.view_of(argument)
-        stand_in = _make_tensor(view.size, view.dtype)
-        storage.relayout(stand_in, self.storages[position], view)
-        if position == len(self.stand_ins):
-            self.stand_ins.append(stand_in)
-        return stand_in
-
-    def _add(self, argument: torch.Tensor, num_bytes: int) -> None:
-        size, stride = tuple(argument.size()), argument.stride()
-        if storage.is_whole(argument):
-            out = storage.output(size, argument.dtype, stride)
-        else:
-            out = storage.output((num_bytes // argument.element_size(),), argument.dtype)
-        value = Value(Node(_argument(len(self.storages), out), (), ()), 0)
-        held = storage.over(value, num_bytes)
-        self._known[held._cdata] = len(self.storages)
-        self.storages.append(held)
-        self.values.append(value)
-
-
 class _Marks:
     """Numbers that a call may change, each replaced by one that occurs nowhere else.
 
@@ -226,29 +178,71 @@ class _Marks:
                 return number
 
 
-class _Recording:
-    """One run of a function on placeholders, and what it left behind."""
+class Recording:
+    """What a function left behind that was run on placeholders.
+
+    Args:
+        placeholders: Of its arguments.
+        results: What it returned.
+        marks: Where numbers come from that a call may change.
+        draws: Those of the run.
+    """
 
     def __init__(
-        self, function: Callable[[list[Any]], Sequence[Any]], arguments: Sequence[Any], seed: int
+        self,
+        placeholders: Placeholders,
+        results: Sequence[Any],
+        marks: Mapping[float | int, tuple[int, ...]],
+        draws: rng.Draws,
     ) -> None:
-        self.marks = _Marks(seed)
-        marked = [self.marks.replace(i, argument) for i, argument in enumerate(arguments)]
-        with _apart() as keys:
-            self.placeholders = _Placeholders(marked)
-            self.results = [_plain(made) for made in function(self.placeholders.arguments)]
-            self._roots: list[Value] = []
-            self.written = self._find_written()
-            self.made: list[Made] = []
-            self._new: dict[int, int] = {}
-            self.places = [self._place(result) for result in self.results]
-        self.keys = keys
-        # Arguments that only pass through, or that nothing reads, are in the graph too.
-        self.graph = build([*self.placeholders.values, *self._roots], donate=False)
-        self.roots = self.graph.roots[len(self.placeholders.values) :]
-        self._check()
+        self.placeholders = placeholders
+        self.marks = marks
+        self.keys = draws.keys
+        try:
+            self.draws = draws.places()
+        except ValueError as error:
+            raise CannotCaptureError(f"it moves the device's random stream: {error}") from None
+        self._roots: list[Value] = []
+        self.written = self._find_written()
+        self.made: list[Made] = []
+        self._new: dict[int, int] = {}
+        self.places = [self._place(plain(result)) for result in results]
+        self.owed = [self._root(value) for value in ir.owed()]
+        self.used = self._find_used()
+        # Arguments that only pass through are in the graph too.
+        self.graph = build([*self.used.values(), *self._roots], donate=False)
+        self.roots = self.graph.roots[len(self.used) :]
+        self._renumber()
         self.sources: list[tuple[int, ...]] = []
         self.numbers = self._open_numbers()
+
+    def _find_used(self) -> dict[int, Value]:
+        """The arguments that the function reads, writes or returns: position to placeholder."""
+        reached = set(build(self._roots, donate=False).nodes)
+        kept = {place.argument for place in self.places if type(place) is Place}
+        kept |= {i for i, _ in self.written}
+        values = enumerate(self.placeholders.values)
+        return {i: value for i, value in values if i in kept or value.node in reached}
+
+    def _renumber(self) -> None:
+        """Number the arguments as a call has them: without those that are not used."""
+        known = {value.node: i for i, value in enumerate(self.used.values())}
+        nodes = []
+        for node in self.graph.nodes:
+            if node.signature.rule is ARGUMENT:
+                if node not in known:
+                    raise InternalError("a region holds another region's argument")
+                node = Node(signature_of(known[node], node.signature.outputs[0]), (), ())
+            nodes.append(node)
+        self.graph = replace(self.graph, nodes=tuple(nodes))
+        position = {i: place for place, i in enumerate(self.used)}
+        self.written = [(position[i], output) for i, output in self.written]
+        self.places = [
+            place._replace(argument=position[place.argument])
+            if type(place) is Place and place.argument is not None
+            else place
+            for place in self.places
+        ]
 
     def _find_written(self) -> list[tuple[int, int]]:
         written = []
@@ -279,21 +273,13 @@ class _Recording:
             self.made.append(Made(self._root(held.value), held.nbytes()))
         return Place(None, number, view)
 
-    def _check(self) -> None:
-        known = {value.node for value in self.placeholders.values}
-        for node in self.graph.nodes:
-            if node.signature.rule.collective:
-                raise CannotCaptureError(f"{node.signature.rule.name} reaches other ranks")
-            if node.signature.rule is ARGUMENT and node not in known:
-                raise InternalError("a region holds another region's argument")
-
     def _open_numbers(self) -> tuple[Constant | int, ...]:
         """The graph's lifted numbers: which are constants, and which each call brings."""
         draws = {id(key): i for i, key in enumerate(self.keys)}
         places: dict[tuple[int, ...], int] = {}
         numbers: list[Constant | int] = []
         for number in (number for node in self.graph.nodes for number in node.scalars):
-            source: tuple[int, ...] | None = self.marks.sources.get(number)
+            source: tuple[int, ...] | None = self.marks.get(number)
             if id(number) in draws:
                 source = (0, draws[id(number)])
             if source is None:
@@ -307,19 +293,20 @@ class _Recording:
         """Equal for recordings that compute the same."""
         rows = zip(self.graph.nodes, self.graph.places, strict=True)
         shape = tuple((node.signature, places) for node, places in rows)
-        return shape, self.roots, self.numbers, tuple(map(_typed, self.numbers))
+        return shape, self.roots, self.numbers, tuple(map(_typed, self.numbers)), self.draws
 
     def region(self, origin: Callable[[Node], str | None]) -> Region:
         """The recording as something to call."""
-        count = len(self.placeholders.storages)
+        count = len(self.used)
         return Region(
             signature=self._signature(origin, count),
-            storages=tuple(self.placeholders.chosen),
+            storages=tuple(self.placeholders.chosen[i] for i in self.used),
             constants=tuple(map(Value.keeping, self.graph.leaves)),
-            num_draws=len(self.keys),
+            draws=self.draws,
             sources=tuple(self.sources),
             written=tuple(self.written),
             made=tuple(self.made),
+            owed=tuple(self.owed),
             results=tuple(self.places),
         )
 
@@ -333,7 +320,8 @@ class _Recording:
         body = Body(graph, self.numbers, count, origins)
         outputs = tuple(self._stored_as(place) for place in self.roots)
         views = (None,) * (count + len(self.graph.leaves))
-        signature = Signature(REGION, (body,), {}, views, outputs)
+        rule = COLLECTIVE_REGION if graph.collective else REGION
+        signature = Signature(rule, (body,), {}, views, outputs)
         if key is not None:
             _signatures[key] = signature
         return signature
@@ -352,7 +340,7 @@ def _typed(number: Constant | int) -> type:
     return type(number.number) if isinstance(number, Constant) else int
 
 
-def _plain(result: Any) -> Any:
+def plain(result: Any) -> Any:
     """A result that a call can make by itself: pending, and no number's other sign."""
     if not is_device_tensor(result):
         return result
@@ -362,13 +350,26 @@ def _plain(result: Any) -> Any:
 
 
 @contextmanager
-def _apart() -> Iterator[list[int]]:
-    """Record apart from the step; yields the keys that are drawn meanwhile."""
+def apart() -> Iterator[rng.Draws]:
+    """Record apart from the step; yields what is drawn meanwhile."""
     state, nodes = rng.get_state(), counters.recorded_nodes
-    with ir.apart(), rng.watched() as keys, torch.no_grad():
-        yield keys
-    rng.set_state(state)
-    counters.recorded_nodes = nodes
+    try:
+        with ir.apart(), rng.watched() as draws:
+            yield draws
+    finally:
+        rng.set_state(state)
+        counters.recorded_nodes = nodes
+
+
+def _recorded(
+    function: Callable[[list[Any]], Sequence[Any]], arguments: Sequence[Any], seed: int
+) -> Recording:
+    marks = _Marks(seed)
+    marked = [marks.replace(i, argument) for i, argument in enumerate(arguments)]
+    with apart() as draws, torch.no_grad():
+        placeholders = Placeholders(marked)
+        results = function(placeholders.arguments)
+        return Recording(placeholders, results, marks.sources, draws)
 
 
 def capture(
@@ -387,10 +388,13 @@ def capture(
     Raises:
         CannotCaptureError: The function reads values, or reaches other ranks.
     """
-    recording = _Recording(function, arguments, 0)
-    if recording.marks.sources:
+    recording = _recorded(function, arguments, 0)
+    for node in recording.graph.nodes:
+        if node.signature.rule.collective:
+            raise CannotCaptureError(f"{node.signature.rule.name} reaches other ranks")
+    if recording.marks:
         # Were something computed from a number on the host, it would differ from run to run.
-        other = _Recording(function, arguments, 1)
+        other = _recorded(function, arguments, 1)
         if recording.key() != other.key():
             raise CannotCaptureError("the host computes with a number that may change")
     return recording.region(origin)

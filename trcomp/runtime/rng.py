@@ -17,13 +17,41 @@ import torch
 
 _MASK = (1 << 64) - 1
 _STRIDE = 0x9E3779B97F4A7C15
+_PER_STRIDE = pow(_STRIDE, -1, 1 << 64)
+_FAR = 1 << 32
 _STATE = struct.Struct("<QQ")
+
+
+class Draws:
+    """Keys that were drawn: the very objects, and where in the stream each lay."""
+
+    def __init__(self) -> None:
+        self.keys: list[int] = []
+        self._start = _Stream.word
+        self._words: list[int] = []
+
+    def note(self, key: int, word: int) -> None:
+        """A key is drawn at a place of the stream."""
+        self.keys.append(key)
+        self._words.append(word)
+
+    def places(self) -> tuple[int, ...]:
+        """How many draws after the first each lay; then how far the stream moved on in all.
+
+        Raises:
+            ValueError: The stream was set meanwhile, to a place that has nothing to do with it.
+        """
+        words = (*self._words, _Stream.word)
+        found = tuple((word - self._start) * _PER_STRIDE & _MASK for word in words)
+        if max(found) >= _FAR:
+            raise ValueError("the seed was set")
+        return found
 
 
 class _Stream:
     seed = torch.initial_seed() & _MASK
     word = seed
-    watched: list[int] | None = None
+    watched: Draws | None = None
 
 
 def manual_seed(seed: int) -> None:
@@ -55,22 +83,31 @@ def rest_seed() -> int:
 
 def next_key() -> int:
     """The next draw's key, as a signed 64-bit number."""
-    key = _signed(_mix(_Stream.word))
-    _Stream.word = (_Stream.word + _STRIDE) & _MASK
+    word = _Stream.word
+    key = _signed(_mix(word))
+    _Stream.word = (word + _STRIDE) & _MASK
     if _Stream.watched is not None:
-        _Stream.watched.append(key)
+        _Stream.watched.note(key, word)
     return key
 
 
+def take_keys(places: tuple[int, ...]) -> list[int]:
+    """The keys at these places of the stream, which then moves on by the last of them."""
+    *drawn, moved = places
+    start = _Stream.word
+    _Stream.word = (start + moved * _STRIDE) & _MASK
+    return [_signed(_mix((start + place * _STRIDE) & _MASK)) for place in drawn]
+
+
 @contextmanager
-def watched() -> Iterator[list[int]]:
-    """Collects the keys that are drawn meanwhile, the very objects."""
-    keys: list[int] = []
-    _Stream.watched = keys
+def watched() -> Iterator[Draws]:
+    """Collects what is drawn meanwhile."""
+    before, draws = _Stream.watched, Draws()
+    _Stream.watched = draws
     try:
-        yield keys
+        yield draws
     finally:
-        _Stream.watched = None
+        _Stream.watched = before
 
 
 def get_state() -> torch.Tensor:

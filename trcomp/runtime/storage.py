@@ -7,6 +7,8 @@ seen by every view, `detach`, `Parameter` and saved activation, as memory is on 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache, lru_cache
 from typing import Any, cast
 
@@ -80,6 +82,11 @@ class _Addresses:
         return address
 
 
+def next_address() -> int:
+    """Storages made from here on have this address, or a higher one."""
+    return _Addresses._next
+
+
 def wrap(value: Value, out: Output) -> torch.Tensor:
     """A new tensor over a new storage that carries `value`."""
     tensor = _create(out.size, out.dtype)
@@ -94,6 +101,30 @@ def over(value: Value, num_bytes: int) -> Any:
     storage: Any = _make_storage(_Addresses.take(num_bytes), DEVICE, num_bytes)
     storage.value = value
     return storage
+
+
+_overwritten: dict[int, tuple[Any, Value]] | None = None
+
+
+def put(held: Any, value: Value) -> None:
+    """Have a storage hold another value."""
+    if _overwritten is not None:
+        _overwritten.setdefault(held._cdata, (held, held.value))
+    held.value = value
+
+
+@contextmanager
+def restored() -> Iterator[dict[int, tuple[Any, Value]]]:
+    """Storages get back at the end what they held; yields those written so far, and that."""
+    global _overwritten
+    before, _overwritten = _overwritten, {}
+    written = _overwritten
+    try:
+        yield written
+    finally:
+        _overwritten = before
+        for held, value in written.values():
+            held.value = value
 
 
 def value_of(tensor: torch.Tensor) -> Value:
@@ -161,7 +192,7 @@ def is_whole(tensor: torch.Tensor) -> bool:
 
 def assign(dst: torch.Tensor, src: torch.Tensor) -> None:
     """Make `dst`'s storage hold what `src`'s holds; both must be whole and alike in layout."""
-    dst.untyped_storage().value = src.untyped_storage().value  # type: ignore[attr-defined]
+    put(dst.untyped_storage(), src.untyped_storage().value)  # type: ignore[attr-defined]
 
 
 def relayout(tensor: torch.Tensor, storage: torch.UntypedStorage, view: View) -> torch.Tensor:

@@ -18,6 +18,7 @@ from trcomp.runtime.distributed import local_rank, rank, world_size
 from trcomp.runtime.loader import DeviceLoader
 from trcomp.runtime.metrics import metrics, metrics_report
 from trcomp.runtime.rng import manual_seed
+from trcomp.runtime.steps import step
 from trcomp.runtime.sync import sync
 
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
     "reduce_gradients",
     "rendezvous",
     "settle",
+    "step",
     "sync",
     "take_rng_state",
     "world_size",

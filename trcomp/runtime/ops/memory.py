@@ -230,7 +230,7 @@ def _upload_for(target: torch.Tensor, src: torch.Tensor) -> torch.Tensor:
 def _copy_from(src: torch.Tensor, dst: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
     """`copy_` with its operands the other way round; torch calls it for `.to` and `.cpu`."""
     if is_on_device(dst) and src.device.type == "cpu" and _fits(src, dst):
-        dst.untyped_storage().value = upload(src.detach().contiguous())  # type: ignore[attr-defined]
+        storage.put(dst.untyped_storage(), upload(src.detach().contiguous()))
         return dst
     return copy_(dst, src, non_blocking)
 

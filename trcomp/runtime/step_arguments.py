@@ -1,0 +1,91 @@
+"""A call's arguments: what a captured step depends on in them, and what differs, in words."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+import torch
+from torch.utils._pytree import TreeSpec, keystr, tree_flatten_with_path, tree_unflatten
+
+from trcomp.runtime.recording import is_device_tensor
+
+_VALUES = (type(None), bool, int, complex, str, bytes)
+_MODES = (
+    "grad mode",
+    "inference mode",
+    "autocast",
+    "autocast on the CPU",
+    "autocast's cache",
+    "the default dtype",
+    "the default device",
+    "deterministic algorithms",
+    "anomaly detection",
+    "the precision of matrix products",
+)
+
+
+def key_of(leaves: Sequence[Any]) -> tuple[Hashable, ...]:
+    """What a step depends on in its arguments; floats may differ, and what tensors hold."""
+    key: list[Hashable] = []
+    storages: list[int] = []
+    for leaf in leaves:
+        if isinstance(leaf, torch.Tensor):
+            if is_device_tensor(leaf):
+                storages.append(leaf.untyped_storage()._cdata)
+                marks = leaf.is_conj() or leaf.is_neg()
+            else:
+                marks = True
+            key.append((leaf.size(), leaf.stride(), leaf.dtype, leaf.requires_grad, marks))
+        elif type(leaf) is float:
+            key.append(float)
+        elif isinstance(leaf, _VALUES):
+            key.append((type(leaf), leaf))
+        else:
+            key.append(id(leaf))
+    if len(set(storages)) < len(storages):
+        key += map(storages.index, storages)
+    return tuple(key)
+
+
+def names_of(function: Callable[..., Any], form: TreeSpec) -> list[str]:
+    """What the leaves of a call are called in the function's own words."""
+    numbered = tree_unflatten(list(range(form.num_leaves)), form)
+    args, kwargs = numbered
+    try:
+        bound = inspect.signature(function).bind(*args, **kwargs).arguments
+    except (TypeError, ValueError):
+        bound = {"arguments": args, **kwargs}
+    names = ["an argument"] * form.num_leaves
+    for path, leaf in tree_flatten_with_path(dict(bound))[0]:
+        if type(leaf) is int and leaf < len(names):
+            names[leaf] = keystr(path).removeprefix("['").replace("']", "", 1)
+    return names
+
+
+def change_of_arguments(last: Any, now: Any, names: Sequence[str]) -> str:
+    """The first thing in which two calls differ: what, old and new."""
+    (old_key, old_form, old_modes), (key, form, modes) = last, now
+    if old_form != form:
+        return "the arguments are of another form"
+    for name, old, new in zip(names, old_key, key, strict=False):
+        if old != new:
+            return f"{name} was {_words(old)} and is {_words(new)}"
+    for name, old, new in zip(_MODES, old_modes, modes, strict=False):
+        if old != new:
+            return f"{name} was {old} and is {new}"
+    return "a mode of torch's differs" if old_modes != modes else "arguments share other memory"
+
+
+def _words(key: Any) -> str:
+    if key is float:
+        return "a float"
+    if isinstance(key, int):
+        return "an object"
+    if len(key) == 2:
+        return repr(key[1])
+    size, stride, dtype, requires_grad, _ = key
+    strides = f" with strides {list(stride)}" if stride and stride[-1] != 1 else ""
+    grad = ", requires_grad" if requires_grad else ""
+    return f"{str(dtype).removeprefix('torch.')}{list(size)}{strides}{grad}"

@@ -1,0 +1,110 @@
+"""A captured step: its guards, and what a call of it does instead of running the function."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_unflatten
+
+from trcomp.runtime.ir import Signature
+from trcomp.runtime.regions import Region
+from trcomp.runtime.step_counters import Counters
+from trcomp.runtime.step_guards import Guard
+from trcomp.runtime.step_state import State
+from trcomp.runtime.step_trial import Returned, Subject, Trial, numbers_of
+
+_increment_versions = torch.autograd.graph.increment_version
+
+
+class CapturedStep:
+    """One form of a step, replayed as one node of the graph.
+
+    Args:
+        trial: What it does.
+        state: What it was captured with, and holds for.
+        subject: Its arguments at that time.
+        key: What else it holds for.
+    """
+
+    def __init__(self, trial: Trial, state: State, subject: Subject, key: Hashable) -> None:
+        self.key = key
+        self.state = state
+        self._trial = trial
+        self._tape = trial.tape
+        self._region: Region = trial.recording.region(lambda node: None)
+        self._guard = Guard(state)
+        self._lifts = subject.lifts
+        self._hidden = subject.hidden
+        self._functions = subject.functions
+        self._counters = Counters(state, trial.counters)
+        self._fixed = [each.untyped_storage() for each in (*state.tensors, *subject.hidden)]
+        num_given = sum(isinstance(leaf, torch.Tensor) for leaf in subject.leaves)
+        self._written = _written_tensors(self._region, num_given, state)
+        self._slot_paths = [path for path, holds in trial.slots.items() if holds]
+        self._slots = [state.slots[path] for path in self._slot_paths]
+        self._emptied = [state.slots[path] for path, holds in trial.slots.items() if not holds]
+        self._slots_in_dicts = any(not path.endswith(".grad") for path in self._slot_paths)
+
+    @property
+    def signature(self) -> Signature:
+        """Of the node that a call records."""
+        return self._region.signature
+
+    def rebase(self, state: State) -> None:
+        """Compare with these objects from now on, which are as those before."""
+        self.state = state
+        self._guard = Guard(state)
+        self._counters = Counters(state, self._trial.counters)
+        self._slots = [state.slots[path] for path in self._slot_paths]
+        self._emptied = [
+            s for path, s in state.slots.items() if self._trial.slots.get(path) is False
+        ]
+
+    def fits(self) -> bool:
+        """Whether nothing that the step can reach has changed, but for numbers and values."""
+        return self._guard.holds() and self._counters.hold()
+
+    def play(self, leaves: Sequence[Any]) -> list[float] | None:
+        """The numbers of a call; None if the step goes another way with them."""
+        return self._tape.play([*numbers_of(leaves, self.state), *self._counters.values()])
+
+    def __call__(self, leaves: Sequence[Any], registers: list[float]) -> Any:
+        """Do what the function does: one node, and the host's part.
+
+        Args:
+            leaves: A call's arguments, alike to those of the capture.
+            registers: The call's numbers, from `play`.
+        """
+        gradients = (tensor.grad for tensor in self.state.gradients)
+        storages = [
+            *(leaf.untyped_storage() for leaf in leaves if isinstance(leaf, torch.Tensor)),
+            *self._fixed,
+            *(gradient.untyped_storage() for gradient in gradients if gradient is not None),
+        ]
+        made = self._region(registers, storages)
+        _increment_versions(self._written)
+        self._counters.advance()
+        num_results = len(made) - len(self._slots)
+        for slot, tensor in zip(self._slots, made[num_results:], strict=True):
+            slot.put(tensor)
+        for slot in self._emptied:
+            slot.put(None)
+        if self._slots_in_dicts:
+            self._guard.refresh()
+        tensors = iter(made)
+        results = [self._result(result, tensors, registers) for result in self._trial.results]
+        return tree_unflatten(results, self._trial.form)
+
+    @staticmethod
+    def _result(result: Any, tensors: Any, registers: list[float]) -> Any:
+        if result is torch.Tensor:
+            return next(tensors)
+        return registers[result.register] if isinstance(result, Returned) else result
+
+
+def _written_tensors(region: Region, num_given: int, state: State) -> list[torch.Tensor]:
+    """One tensor of the state over each storage that the step writes."""
+    positions = {region.storages[i] - num_given for i, _ in region.written}
+    return [tensor for i, tensor in enumerate(state.tensors) if i in positions]

@@ -1,0 +1,247 @@
+"""`trcomp.step`: a training step, captured once as a whole and replayed as one node of the graph.
+
+    call ──a captured form fits──> replay: one node
+      └────none does──> try the function apart ──understood──> another form, replayed
+                              └──────────────────not──> the function runs, recorded as ever
+
+Nothing of a call depends on luck: what a form was captured with is compared at each call, and what
+cannot be compared is not captured.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, TypeVar, overload
+
+import torch
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
+
+from trcomp.runtime import ir, overdue
+from trcomp.runtime.metrics import counters
+from trcomp.runtime.recording import is_device_tensor
+from trcomp.runtime.regions import CannotCaptureError
+from trcomp.runtime.step_arguments import change_of_arguments, key_of, names_of
+from trcomp.runtime.step_guards import modes
+from trcomp.runtime.step_replay import CapturedStep
+from trcomp.runtime.step_trial import NotYetError, Subject, try_twice
+
+F = TypeVar("F", bound=Callable[..., Any])
+_FIRST_STEPS = 4
+"""Calls in a row that may do what only first steps do, before the step counts as never steady."""
+_FAILURES = 3
+"""Forms that could not be captured, before no more is tried."""
+
+
+class StepFunction:
+    """A function that is captured where it can be.
+
+    Args:
+        function: A training step.
+        max_captures: Forms that it may have; in further ones it is recorded.
+        tells: Whether to say on stderr why it is captured again or not at all.
+    """
+
+    def __init__(
+        self, function: Callable[..., Any], max_captures: int = 8, tells: bool = True
+    ) -> None:
+        self._function = function
+        self._max = max_captures
+        self._tells = tells
+        self._forms: list[CapturedStep] = []
+        """The one used last comes first."""
+        self._last: tuple[Hashable, Subject] | None = None
+        self._refused: set[Hashable] = set()
+        self._num_calls = 0
+        self._unsteady = 0
+        self._told: set[str] = set()
+        self._functions: dict[Any, dict[str, Any]] = {}
+        functools.update_wrapper(self, function, updated=())
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the step, or replay it."""
+        if not _may_replay():
+            return self._function(*args, **kwargs)
+        self._num_calls += 1
+        leaves, form = tree_flatten((args, kwargs))
+        if self._num_calls == 1:
+            return self._function(*args, **kwargs)
+        key = (key_of(leaves), form, modes())
+        given = _at_start(leaves)
+        for place, captured in enumerate(self._forms):
+            if captured.key == key and captured.fits():
+                registers = captured.play(given)
+                if registers is not None:
+                    self._forms.insert(0, self._forms.pop(place))
+                    return self._replay(captured, given, registers)
+        return self._other_form(key, form, leaves, given)
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        """The step as a method: one step function for each object."""
+        if instance is None:
+            return self
+        name = f"_captured_{self._function.__name__}"
+        bound = instance.__dict__.get(name)
+        if bound is None:
+            method = self._function.__get__(instance, owner)
+            bound = StepFunction(method, self._max, self._tells)
+            instance.__dict__[name] = bound
+        return bound
+
+    def _replay(self, captured: CapturedStep, leaves: list[Any], registers: list[float]) -> Any:
+        if ir.num_pending() >= overdue.LIMIT:
+            overdue.cuts_before(captured.signature)
+        counters.replays += 1
+        return captured(leaves, registers)
+
+    def _other_form(
+        self, key: Hashable, form: TreeSpec, leaves: list[Any], given: list[Any]
+    ) -> Any:
+        """A call that no captured form fits, as far as that is seen quickly."""
+        subject = self._subject(form, given)
+        reason = None
+        if self._forms:
+            reason, known = self._reason(key, form, subject)
+            if known is not None:
+                return self._replay(known[0], given, known[1])
+        captured = self._capture(key, subject, reason)
+        if captured is None:
+            args, kwargs = tree_unflatten(leaves, form)
+            return self._function(*args, **kwargs)
+        registers = captured.play(given) if captured.fits() else None
+        if registers is None:
+            raise CannotCaptureError("a step does not fit what it was captured with")
+        return self._replay(captured, given, registers)
+
+    def _subject(self, form: TreeSpec, given: list[Any]) -> Subject:
+        def call(leaves: list[Any]) -> Any:
+            args, kwargs = tree_unflatten(leaves, form)
+            return self._function(*args, **kwargs)
+
+        roots: list[tuple[str, Any]] = [(_name(self._function), self._function)]
+        named = zip(names_of(self._function, form), given, strict=True)
+        roots += [(name, leaf) for name, leaf in named if _is_object(leaf)]
+        return Subject(call, given, roots, functions=self._functions)
+
+    def _reason(
+        self, key: Any, form: TreeSpec, subject: Subject
+    ) -> tuple[str, tuple[CapturedStep, list[float]] | None]:
+        """Why no form fits; or one that does, where objects were replaced by equal ones."""
+        state = subject.look()
+        for captured in self._forms:
+            if captured.key == key and captured.state.difference(state) is None:
+                captured.rebase(state)
+                registers = captured.play(subject.leaves) if captured.fits() else None
+                if registers is not None:
+                    return "", (captured, registers)
+        last = self._forms[0]
+        if last.key != key:
+            return change_of_arguments(last.key, key, names_of(self._function, form)), None
+        difference = last.state.difference(state)
+        if difference is not None:
+            return " ".join(difference), None
+        return "a comparison of numbers, or of counters, comes out otherwise", None
+
+    def _capture(self, key: Hashable, subject: Subject, reason: str | None) -> CapturedStep | None:
+        if len(self._forms) >= self._max:
+            self._tell(
+                f"it has {self._max} captured forms, the most allowed (max_captures), and is "
+                f"recorded in others: {reason}",
+                about="max_captures",
+            )
+            return None
+        if key in self._refused or len(self._refused) >= _FAILURES or not _may_try():
+            return None
+        try:
+            trial, state = try_twice(subject)
+        except NotYetError as error:
+            self._unsteady += 1
+            if self._unsteady >= _FIRST_STEPS:
+                self._refuse(key, str(error))
+            return None
+        except CannotCaptureError as error:
+            self._refuse(key, str(error))
+            return None
+        except Exception:
+            # What fails for a reason of the script's own fails again as it runs by itself.
+            return None
+        self._unsteady = 0
+        captured = CapturedStep(trial, state, subject, key)
+        self._forms.insert(0, captured)
+        counters.captures += 1
+        if reason:
+            self._tell(f"captured again: {reason}")
+        return captured
+
+    def _refuse(self, key: Hashable, why: str) -> None:
+        self._refused.add(key)
+        counters.refused_captures += 1
+        self._tell(f"recorded in each call, not captured: {why}")
+
+    def _tell(self, text: str, about: str | None = None) -> None:
+        """Say something once."""
+        if self._tells and (about or text) not in self._told:
+            self._told.add(about or text)
+            print(f"trcomp: {_name(self._function)}: {text}", file=sys.stderr)
+
+
+def _name(function: Any) -> str:
+    return str(getattr(function, "__name__", type(function).__name__))
+
+
+def _is_object(leaf: Any) -> bool:
+    return not isinstance(leaf, (type(None), bool, int, float, complex, str, bytes, torch.Tensor))
+
+
+def _may_replay() -> bool:
+    """Whether nothing looks into the step as it runs."""
+    num_modes = torch._C._len_torch_function_stack()
+    if num_modes and torch.get_default_device() != torch.device("cpu"):
+        num_modes -= 1
+    return not (
+        num_modes
+        or torch._C._len_torch_dispatch_stack()
+        or ir.is_apart()
+        or torch.compiler.is_compiling()
+        or torch._C._functorch.peek_interpreter_stack() is not None
+        or torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+    )
+
+
+def _may_try() -> bool:
+    """Whether the function can be watched: Python has room for one profiler."""
+    return sys.getprofile() is None
+
+
+def _at_start(leaves: Sequence[Any]) -> list[Any]:
+    """Device tensors that begin somewhere in a buffer, copied: where is then a number of a node."""
+    return [
+        leaf.clone() if is_device_tensor(leaf) and leaf.storage_offset() else leaf
+        for leaf in leaves
+    ]
+
+
+@overload
+def step(function: F) -> F: ...
+
+
+@overload
+def step(*, max_captures: int = 8) -> Callable[[F], F]: ...
+
+
+def step(function: Any = None, *, max_captures: int = 8) -> Any:
+    """Capture a training step as a whole: forward, backward and update become one call.
+
+    The first call is recorded. Later ones are replayed without autograd, modules or dispatch, with
+    the same results, the same draws and the same effects on modules, gradients and optimizers.
+    A call that differs in what matters is captured anew, and the reason said once on stderr. What
+    cannot be captured is recorded in each call, and the line that prevents it said.
+
+    Args:
+        function: The step.
+        max_captures: How many forms of it to keep, such as shapes and modes.
+    """
+    if function is None:
+        return functools.partial(step, max_captures=max_captures)
+    return StepFunction(function, max_captures)
