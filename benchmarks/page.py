@@ -26,6 +26,12 @@ Nothing in the script changes. A table shows each one's time of a steady step, t
 compiles; the last line says which form to use, and after how many steps its slower start is made up
 for. `trcomp bench --json` prints the same for programs.
 """
+_TRACERS = ("trcomp", "trcomp-compile", "torch_xla")
+_TRACING = """
+The host's time of a step beside torch_xla's tracer, which is C++: (operations x time of each + time
+to find and start the executable). An operation of trcomp's is a node of its graph; linear layers,
+attention and the optimizer are one each.
+"""
 Row = dict[str, Any]
 
 
@@ -62,13 +68,27 @@ def _recording() -> str:
             for row in rows
         ],
     )
+    beside = [
+        (row["model"], *(_tracing(row["peers"].get(peer)) for peer in _TRACERS))
+        for row in rows
+        if row.get("peers")
+    ]
+    tracers = f"{_TRACING}\n{_table(['model', *_TRACERS], beside)}\n" if beside else ""
     return f"""## Recording
 
 What the host pays for an operator: the call, its node, the tensor that comes out. The whole step
 has PyTorch's modules, autograd and optimizer in it. ({_machine_text(machine)})
 
 {table}
-"""
+{tracers}"""
+
+
+def _tracing(figures: Row | None) -> str:
+    if figures is None:
+        return ""
+    record, start = figures["record_us"] / 1e3, figures["sync_us"] / 1e3
+    each = f"{figures['operations']} x {figures['us_per_operation']} us"
+    return f"**{record + start:.1f} ms** ({each} + {start:.1f} ms)"
 
 
 def _compiled() -> str:

@@ -3,6 +3,7 @@
 Two measures: the whole step's host time per part, with PyTorch's modules and autograd in it, as
 a ratio to the same step on meta tensors, which computes no numbers either; and each operator's own
 cost, its output tensor included, by calling every operator of the step again by itself.
+Then the whole step beside torch_xla's tracer, which is C++, each in a process; turns alternate.
 Run: python -m benchmarks recording
 """
 
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -18,8 +19,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import trcomp.runtime as rt
 from benchmarks.models import MODELS, Trainer
+from benchmarks.training_step import Contest, takes_part
 
 _ROUNDS = 15
+_PEERS = ("trcomp", "trcomp-compile", "torch_xla")
+_PEER_SECONDS = 30.0
+"""Turns go round until then, three times at least."""
 
 
 def _timed(function: Callable[[], Any]) -> tuple[float, Any]:
@@ -113,12 +118,31 @@ def measure(name: str) -> dict[str, Any]:
     return row
 
 
+def against(name: str, peers: Sequence[str]) -> dict[str, Any]:
+    """What the host does in a step of each peer: operations, microseconds to record and to start.
+
+    An operation of trcomp's is a node of its graph, one of torch_xla's a call of its tracer.
+    """
+    row = Contest(name, peers).run(_PEER_SECONDS)
+    return {
+        peer: {
+            "operations": figures["operations"],
+            "record_us": figures["script_us"],
+            "us_per_operation": round(figures["script_us"] / figures["operations"], 1),
+            "sync_us": figures["host_us"] - figures["script_us"],
+        }
+        for peer, figures in row["peers"].items()
+    }
+
+
 def main() -> list[dict[str, Any]]:
     """Measure and print."""
     torch.set_num_threads(2)
+    peers = takes_part(_PEERS)
     rows = []
     for name in ("vit", "bert", "resnet50-64px"):
         row = measure(name)
+        row["peers"] = against(name, peers)
         rows.append(row)
         parts = "  ".join(
             f"{part} {row[part]['operations']} ops {row[part]['us_each']} us"
@@ -130,4 +154,11 @@ def main() -> list[dict[str, Any]]:
             f"{row['sync_ms']} ms, {row['ratio_to_meta_dispatch']}x of meta dispatch",
             flush=True,
         )
+        for peer, figures in row["peers"].items():
+            print(
+                f"{'':<16} {peer:<15} {figures['operations']:>5} operations, record "
+                f"{figures['record_us'] / 1e3:.1f} ms, {figures['us_per_operation']} us each; "
+                f"start {figures['sync_us'] / 1e3:.1f} ms",
+                flush=True,
+            )
     return rows

@@ -51,8 +51,9 @@ class Contest:
         self.failures: dict[str, str] = {}
         self.running = {name: Contestant(PEERS[name], model) for name in names}
 
-    def run(self, deadline: float) -> Row:
-        """Everything, within a time on the monotonic clock or little more; the model's figures."""
+    def run(self, seconds: float) -> Row:
+        """Start, warm up, and go round until the time is over; the model's figures."""
+        deadline = time.monotonic() + seconds
         try:
             self._each(lambda one: one.get_ready(_PATIENCE_SECONDS))
             self._each(lambda one: one.first(_PATIENCE_SECONDS))
@@ -156,9 +157,9 @@ def main(
             left = wanted[number:]
             print(f"out of time; not measured: {', '.join(left)}", file=sys.stderr, flush=True)
             break
-        deadline = begin + (end - begin) / (len(wanted) - number)
+        share = (end - begin) / (len(wanted) - number)
         there = [name for name in names if not PEERS[name].models or model in PEERS[name].models]
-        row = Contest(model, there).run(deadline)
+        row = Contest(model, there).run(share)
         rows.append(row)
         print(f"{model} ({time.monotonic() - begin:.0f} s, {number + 1} of {len(wanted)})")
         print("\n".join(_lines(row)), flush=True)
