@@ -90,7 +90,7 @@ def bench_forms(as_json: bool, steps: int, **words: Any) -> None:
 @click.argument("job")
 @_JSON
 def status(job: str, as_json: bool) -> None:
-    """Print the state of JOB (process://NAME or NAME) and how it came to it."""
+    """Print the state of JOB (process://NAME, NAME or sagemaker://NAME) and how it came to it."""
     handle = Job.attach(job)
     if as_json:
         click.echo(json.dumps(handle.describe(), indent=2))
@@ -114,12 +114,17 @@ def logs(job: str, follow: bool) -> None:
 
 
 @cli.command(name="list")
+@click.option(
+    "--backend",
+    type=click.Choice(list(backends.BACKENDS)),
+    default="process",
+    show_default=True,
+    help="Whose jobs: this machine's, or those of the AWS account and region.",
+)
 @_JSON
-def list_jobs(as_json: bool) -> None:
-    """List the jobs of this machine, oldest first."""
-    records = [
-        record for backend in backends.BACKENDS for record in backends.named(backend).records()
-    ]
+def list_jobs(backend: str, as_json: bool) -> None:
+    """List the jobs of this machine, or the newest of SageMaker, oldest first."""
+    records = backends.named(backend).records()
     if as_json:
         fields = [{"handle": record.handle, "status": record.status} for record in records]
         click.echo(json.dumps(fields, indent=2))
@@ -145,7 +150,7 @@ def stop(job: str, no_wait: bool) -> None:
 @cli.command()
 @click.argument("jobs", nargs=-1, required=True, metavar="JOB...")
 def remove(jobs: Sequence[str]) -> None:
-    """Delete the directory of each JOB, which must have ended; results at --output-path stay."""
+    """Delete all that is kept of each JOB, which must have ended; results at --output-path stay."""
     handles = [Job.attach(job) for job in jobs]
     for handle in handles:
         handle.remove()

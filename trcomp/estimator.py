@@ -6,16 +6,18 @@ import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from trcomp import backends, limits, rules
 from trcomp.backends.base import Plan
 from trcomp.config import TrainingCompilerConfig
 from trcomp.errors import Problem, SpecError, nearest
 from trcomp.job import Job
+from trcomp.managed import ManagedWords
 from trcomp.spec import JobSpec, copied
 
-Inputs = str | Path | Mapping[str, str | Path] | None
+Inputs = Any
+"""One channel or a dict of channels, each a path, ``file://``, ``s3://`` or a TrainingInput."""
 
 _LOGS = {"All": True, "Training": True, "None": False, "Rules": False, True: True, False: False}
 
@@ -29,7 +31,8 @@ class Estimator:
         entry_point: The script, relative to source_dir. A path to a file inside source_dir is taken
             too; without source_dir it is any path.
         source_dir: The directory of the script and all it needs. None: the script's file alone.
-        instance_type: ``local_process`` runs on this machine, as plain processes.
+        instance_type: ``local_process`` runs on this machine, as plain processes; a type such as
+            ``ml.p4d.24xlarge`` in Amazon SageMaker.
         instance_count: Number of hosts.
         hyperparameters: Reach the script as ``--name value``, in this order; None is not sent.
         environment: Variables for the script. They win over those that trcomp computes.
@@ -42,7 +45,8 @@ class Estimator:
         checkpoint_s3_uri: Where checkpoints are kept from one job to the next.
         checkpoint_local_path: Where the script finds them; default /opt/ml/checkpoints.
         container_log_level: Level of Python's logging for trcomp's own messages in the job.
-        role: Accepted; a local job needs none.
+        role: ARN of the IAM role that a job in SageMaker acts as; a local job needs none.
+        managed: What else a job in SageMaker can be told; `ManagedWords` describes each word.
 
     Raises:
         SpecError: Holds every problem of all these words at once.
@@ -65,10 +69,10 @@ class Estimator:
         checkpoint_local_path: str | None = None,
         container_log_level: int = 20,
         role: str | None = None,
-        **unknown: Any,
+        **managed: Unpack[ManagedWords],
     ) -> None:
         self._base_job_name = base_job_name
-        self._words: dict[str, Any] = unknown | {
+        self._words: dict[str, Any] = dict(copied(managed)) | {
             "entry_point": entry_point,
             "source_dir": source_dir,
             "hyperparameters": copied(hyperparameters),
@@ -93,16 +97,19 @@ class Estimator:
         wait: bool = True,
         logs: str | bool = "All",
         job_name: str | None = None,
+        experiment_config: Mapping[str, str] | None = None,
     ) -> None:
         """Run one job; `latest_training_job` is its handle.
 
         Args:
-            inputs: None, a path or ``file://`` (channel "training"), or a dict of channels.
-                Local data is linked, not copied: a script reads it and must not write to it.
+            inputs: None, a place (channel "training"), or a dict of channels. A place is a path,
+                ``file://``, ``s3://`` or an object like SageMaker's TrainingInput. Local data is
+                linked, not copied: a script reads it and must not write to it.
             wait: Show the job until it ends. False: return as soon as it is started; it goes on
                 without this process.
             logs: "All" or "Training" show what the workers print, "None" only the job's stages.
             job_name: None: base_job_name (or the script's name) and the time.
+            experiment_config: SageMaker's ``ExperimentName``, ``TrialName`` and so on.
 
         Raises:
             SpecError: Nothing was started.
@@ -113,7 +120,7 @@ class Estimator:
             near = nearest(str(logs), [name for name in _LOGS if isinstance(name, str)])
             allowed = "'All', 'Training', 'Rules' or 'None' is needed."
             raise SpecError([Problem("logs", logs, allowed, near)])
-        plan = self.plan(inputs, job_name)
+        plan = self.plan(inputs, job_name, experiment_config)
         job = Job(plan.handle)
 
         def submit() -> None:
@@ -132,16 +139,26 @@ class Estimator:
         compiles = config is None or config.enabled
         follow.run(job, submit, Console(), show_logs=_LOGS[logs], compiles=compiles)
 
-    def plan(self, inputs: Inputs = None, job_name: str | None = None) -> Plan:
+    def plan(
+        self,
+        inputs: Inputs = None,
+        job_name: str | None = None,
+        experiment_config: Mapping[str, str] | None = None,
+    ) -> Plan:
         """The request that `fit` would submit. Nothing is started, written or uploaded.
 
         Raises:
             SpecError: Holds every problem.
         """
-        spec = self.to_spec(inputs, job_name)
+        spec = self.to_spec(inputs, job_name, experiment_config)
         return backends.for_instance_type(spec.instance_type).plan(spec)
 
-    def to_spec(self, inputs: Inputs = None, job_name: str | None = None) -> JobSpec:
+    def to_spec(
+        self,
+        inputs: Inputs = None,
+        job_name: str | None = None,
+        experiment_config: Mapping[str, str] | None = None,
+    ) -> JobSpec:
         """The words as one JobSpec.
 
         Raises:
@@ -149,6 +166,8 @@ class Estimator:
         """
         name = job_name or self._new_name()
         words = self._words | {"inputs": inputs, "job_name": name}
+        if experiment_config is not None:
+            words["experiment_config"] = dict(experiment_config)
         spec, problems = _spec_and_problems(words)
         base = self._base_job_name
         if base is not None and job_name is None:

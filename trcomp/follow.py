@@ -119,7 +119,8 @@ def _repeated(graphs: list[dict[str, Any]]) -> list[str]:
 def stage_text(step: Transition, begin: datetime) -> str:
     """One line for a state that a job entered."""
     elapsed = (step.time - begin).total_seconds()
-    return f"{elapsed:8.1f} s  {step.status}"
+    detail = f"  {step.message}" if step.message and not step.status.ended else ""
+    return f"{elapsed:8.1f} s  {step.status}{detail}"
 
 
 class _View:

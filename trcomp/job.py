@@ -105,7 +105,7 @@ class Job:
                 raise JobTimeoutError(
                     f"{self.handle} is {record.status} after {timeout:g} s; it goes on.",
                     self.handle,
-                    f"`trcomp status {self.handle}` and `trcomp logs -f {self.handle}` follow it.",
+                    f"`trcomp status {record.typed}` and `trcomp logs -f {record.typed}` follow it.",
                 )
             time.sleep(min(left, self.poll_seconds))
         raise_for_outcome(record)
@@ -174,5 +174,5 @@ def raise_for_outcome(record: JobRecord) -> None:
         rank=failure.rank,
         traceback=failure.traceback,
         last_lines=failure.last_lines,
-        hint=f"`trcomp logs {record.handle}` shows all lines; {record.place} holds the job.",
+        hint=f"`trcomp logs {record.typed}` shows all lines; {record.place} holds the job.",
     )

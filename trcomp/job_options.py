@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -48,9 +49,18 @@ def job_options(command: Any) -> Any:
             "--instance-type",
             default="local_process",
             show_default=True,
-            help="Where it runs; local_process is this machine.",
+            help="Where it runs: local_process is this machine, ml.* is SageMaker.",
         ),
         click.option("--instance-count", default=1, show_default=True, help="Number of hosts."),
+        click.option("--role", help="ARN of the IAM role of a job in SageMaker."),
+        click.option("--image-uri", help="Container image of a job in SageMaker."),
+        click.option(
+            "--set",
+            "more",
+            multiple=True,
+            metavar="WORD=VALUE",
+            help="Any other word of Estimator, its value JSON or text: max_run=3600; repeatable.",
+        ),
         click.option("--output-path", help="Where results go; default: the job's directory."),
         click.option("--checkpoint-uri", help="Where checkpoints are kept between jobs."),
         click.option("--job-name", help="Default: the script's name and the time."),
@@ -94,6 +104,7 @@ def requested_job(
     cuda_to_xla: bool = True,
     checkpoint_uri: str | None = None,
     job_name: str | None = None,
+    more: Sequence[str] = (),
     **words: Any,
 ) -> tuple[Estimator, dict[str, Any]]:
     """An estimator, and the words of its `fit` and `plan`.
@@ -117,6 +128,7 @@ def requested_job(
         if once_per_host and given:
             allowed = "it is for workers that trcomp starts; leave out --once-per-host or this."
             problems.append(Problem(option, True, allowed))
+    words |= {name: _value(text) for name, text in _pairs("--set", more, problems).items()}
     words |= {
         "entry_point": script,
         "hyperparameters": _hyperparameters(script_args, problems),
@@ -124,7 +136,8 @@ def requested_job(
         "compiler_config": config,
         "checkpoint_s3_uri": checkpoint_uri,
     }
-    channels = [text if "=" in text else f"training={text}" for text in inputs]
+    # A place may hold "=" too, as s3://bucket/day=1 does.
+    channels = [text if re.match(r"[^/=]+=", text) else f"training={text}" for text in inputs]
     request: dict[str, Any] = {"inputs": _pairs("--input", channels, problems) or None}
     if job_name is not None:
         request["job_name"] = job_name
@@ -184,6 +197,14 @@ def _pairs(option: str, texts: Sequence[str], problems: list[Problem]) -> dict[s
         if "=" not in text:
             problems.append(Problem(option, text, "NAME=VALUE is needed."))
     return dict(text.split("=", 1) for text in texts if "=" in text)
+
+
+def _value(text: str) -> Any:
+    """A word's value: JSON, or else text that stands for itself."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
 
 
 def _is_option(text: str) -> bool:

@@ -58,19 +58,22 @@ def test_constructor_words() -> None:
         "checkpoint_local_path",
         "container_log_level",
         "role",
-        "unknown",
+        "managed",
     }
 
 
 def test_fit_has_sagemakers_signature() -> None:
     parameters = inspect.signature(trcomp.Estimator.fit).parameters
     defaults = {name: p.default for name, p in parameters.items() if name != "self"}
-    assert defaults == {"inputs": None, "wait": True, "logs": "All", "job_name": None}
+    assert defaults == {"inputs": None, "wait": True, "logs": "All", "job_name": None} | {
+        "experiment_config": None
+    }
 
 
 def test_commands_and_their_options() -> None:
     script = {"script", "script_args", "source_dir", "devices", "env", "inputs"}
     job = script | {"instance_type", "instance_count", "output_path", "checkpoint_uri"}
+    job |= {"role", "image_uri", "more"}
     job |= {"job_name", "compiler", "once_per_host", "debug", "cuda_to_xla"}
     found = {name: {p.name for p in command.params} for name, command in cli.commands.items()}
     assert found == {
@@ -79,7 +82,7 @@ def test_commands_and_their_options() -> None:
         "bench": script | {"steps", "as_json"},
         "status": {"job", "as_json"},
         "logs": {"job", "follow"},
-        "list": {"as_json"},
+        "list": {"backend", "as_json"},
         "remove": {"jobs"},
         "stop": {"job", "no_wait"},
         "report": {"job", "as_json"},

@@ -13,20 +13,21 @@ if TYPE_CHECKING:
 
 BACKENDS = {
     "process": "trcomp.backends.process",
+    "sagemaker": "trcomp.backends.sagemaker",
 }
 
 _LATER = {
     "local": "docker",
     "local_gpu": "docker",
 }
-"""Instance types whose backend does not exist yet; every ``ml.*`` is one too."""
+"""Instance types whose backend does not exist yet."""
 
 
 def instance_type_problems(instance_type: str) -> list[Problem]:
     """What is wrong with an instance type here and now: its backend does not exist yet."""
-    if instance_type == "local_process":
+    if instance_type not in _LATER:
         return []
-    backend = _LATER.get(instance_type, "sagemaker")
+    backend = _LATER[instance_type]
     allowed = f"the {backend} backend is not supported yet; 'local_process' runs on this machine."
     return [Problem("instance_type", instance_type, allowed)]
 
@@ -34,8 +35,7 @@ def instance_type_problems(instance_type: str) -> list[Problem]:
 def problems(spec: JobSpec) -> list[Problem]:
     """What the backend of a spec's instance type cannot do, that there is none included."""
     found = instance_type_problems(spec.instance_type)
-    # The process backend stands in for one that is missing: files are files everywhere.
-    return found + named("process").problems(spec)
+    return found + named(_name(spec.instance_type)).problems(spec)
 
 
 def for_instance_type(instance_type: str) -> Backend:
@@ -47,7 +47,12 @@ def for_instance_type(instance_type: str) -> Backend:
     found = instance_type_problems(instance_type)
     if found:
         raise SpecError(found)
-    return named("process")
+    return named(_name(instance_type))
+
+
+def _name(instance_type: str) -> str:
+    # The process backend stands in for one that is missing: files are files everywhere.
+    return "sagemaker" if instance_type.startswith("ml.") else "process"
 
 
 def named(name: str) -> Backend:

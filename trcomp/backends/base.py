@@ -137,6 +137,11 @@ class JobRecord(Frozen, ABC):
         return f"{self.backend}://{self.name}"
 
     @property
+    def typed(self) -> str:
+        """What a reader types for the job: the handle, or less where that is enough."""
+        return self.handle
+
+    @property
     @abstractmethod
     def place(self) -> str:
         """Where a reader finds all there is of the job: a directory or a link."""
@@ -215,6 +220,12 @@ class Backend(Protocol):
 
     def records(self) -> Sequence[JobRecord]:
         """The records of the jobs this backend knows, oldest first."""
+
+
+def with_host(host: str, line: str) -> str:
+    """A line of a job's log with its host: in one prefix with its rank, if it has one."""
+    own = line.startswith(("[rank ", "[trcomp] "))
+    return f"[{host} {line[1:]}" if own else f"[{host}] {line}"
 
 
 def masked(values: Any) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from typing import Any
 
 from trcomp import contract, flags
 from trcomp.backends import record, results
-from trcomp.backends.base import Cursor, Failure, JobStatus, Plan
+from trcomp.backends.base import Cursor, Failure, JobStatus, Plan, with_host
 from trcomp.backends.directory import jobs_directory, prepare, remove_tree
 from trcomp.backends.local_plan import LocalPlan
 from trcomp.backends.process_plan import NAME, plan, problems
@@ -126,7 +126,7 @@ def read_logs(name: str, cursor: Cursor, final: bool) -> tuple[list[str], Cursor
     for host in found.hosts:
         path = found.directory / "logs" / f"{host}.log"
         text, following[host] = _read_lines(path, cursor.get(host, 0), final)
-        lines += [_named(host, line) if len(found.hosts) > 1 else line for line in text]
+        lines += [with_host(host, line) if len(found.hosts) > 1 else line for line in text]
     return lines, following
 
 
@@ -299,8 +299,3 @@ def _read_lines(path: Path, offset: int, final: bool) -> tuple[list[str], int]:
         data = data[:whole]
     lines = data.decode(errors="replace").split("\n")
     return lines[:-1] if not lines[-1] else lines, offset + len(data)
-
-
-def _named(host: str, line: str) -> str:
-    own = line.startswith(("[rank ", "[trcomp] "))
-    return f"[{host} {line[1:]}" if own else f"[{host}] {line}"

@@ -12,6 +12,7 @@ from trcomp import contract, flags, s3
 from trcomp.backends import source
 from trcomp.backends.directory import jobs_directory
 from trcomp.backends.local_plan import HostPlan, InputLink, LocalPlan
+from trcomp.backends.settings import environment_problems, settings
 from trcomp.env import executables
 from trcomp.errors import Problem, SpecError
 from trcomp.inputs import local_path
@@ -24,8 +25,6 @@ _REFUSED = {
     "enable_network_isolation": "Processes on this machine reach its network.",
 }
 """Words of SageMaker's that a local job cannot honour; the others have no meaning for it."""
-_OWN_VARIABLES = ("SAGEMAKER_BASE_DIR", "TRAINING_JOB_NAME")
-"""What each host is given beside the flags of its job."""
 
 
 def problems(spec: JobSpec) -> list[Problem]:
@@ -55,7 +54,7 @@ def problems(spec: JobSpec) -> list[Problem]:
         for field, mode in modes
         if mode == "Pipe"
     ]
-    return found + _environment_problems(spec.environment)
+    return found + environment_problems(spec)
 
 
 def plan(spec: JobSpec) -> LocalPlan:
@@ -100,20 +99,6 @@ def host_addresses(job_name: str, names: list[str]) -> dict[str, str]:
     return addresses
 
 
-def _environment_problems(environment: Mapping[str, str]) -> list[Problem]:
-    own = {*_OWN_VARIABLES, *(flag.name for flag in flags.JOB_ONLY)}
-    found = []
-    for name in environment:
-        if name in own:
-            found.append(Problem("environment", name, "trcomp sets this variable itself."))
-    for flag in flags.ALL:
-        try:
-            flag.get(environment)
-        except SpecError as error:
-            found += error.problems
-    return found
-
-
 def _plan_host(spec: JobSpec, directory: Path, name: str, addresses: Mapping[str, str]) -> HostPlan:
     root = directory / "hosts" / name / "ml"
     own = {
@@ -147,15 +132,7 @@ def _contract(spec: JobSpec, host: str, hosts: tuple[str, ...]) -> contract.Cont
         hosts=hosts,
         current_host=host,
         hyperparameters=spec.hyperparameters,
-        settings=contract.Settings(
-            program=spec.program,
-            compiler_enabled=None if compiler is None else compiler.enabled,
-            compiler_debug=compiler is not None and compiler.debug,
-            cuda_to_xla=compiler is None or compiler.cuda_to_xla,
-            compiler_cache=None if compiler is None else _cache_place(compiler.cache),
-            pytorchxla_enabled=spec.pytorchxla,
-            log_level=spec.container_log_level,
-        ),
+        settings=settings(spec, None if compiler is None else _cache_place(compiler.cache)),
         instance_type=spec.instance_type,
         network_interface_name="lo",
         channels=tuple(contract.Channel(i.channel, "File", i.content_type) for i in spec.inputs),

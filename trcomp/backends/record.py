@@ -22,6 +22,11 @@ class ProcessRecord(JobRecord):
     """Clock ticks since boot: with the pid it names one process, whatever pids are used again."""
 
     @property
+    def typed(self) -> str:
+        """The job's name: a handle without a backend means this one."""
+        return self.name
+
+    @property
     def place(self) -> str:
         """The job's directory."""
         return str(self.directory)

@@ -7,6 +7,7 @@ import os
 import re
 import tarfile
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,9 @@ from trcomp.backends.base import Failure
 from trcomp.contract import Paths
 
 _WHERE = re.compile(r"(?:rank (\d+) on )?host (\S+), exit code (\d+)")
-_LAST_LINES = 20
+LAST_LINES = 20
+REPORTS = "trcomp"
+"""The directory of the workers' reports in output/data, and so in output.tar.gz."""
 # Weights hardly compress: the fastest level costs little size and much less time.
 _COMPRESSION = 1
 
@@ -43,18 +46,21 @@ def write_archive(target: Path, directories: Sequence[Path]) -> bool:
 
 
 def merged_report(handle: str, hosts: Iterable[Paths]) -> dict[str, Any]:
+    """`report_of` what the workers of these hosts wrote."""
+    files = (path for paths in hosts for path in paths.output_data.glob(f"{REPORTS}/rank-*.json"))
+    return report_of(handle, (path.read_bytes() for path in files))
+
+
+def report_of(handle: str, texts: Iterable[bytes]) -> dict[str, Any]:
     """The reports of a job's workers, in order of rank, and what they say of the job.
 
     The slowest rank sets a job's pace, so times and counts are the largest of all ranks; samples
     per second add up.
     """
     ranks = []
-    for paths in hosts:
-        for path in paths.output_data.glob("trcomp/rank-*.json"):
-            try:
-                ranks.append(json.loads(path.read_text(encoding="utf-8")))
-            except ValueError:  # a worker was killed while it wrote
-                continue
+    for text in texts:
+        with suppress(ValueError):  # a worker was killed while it wrote
+            ranks.append(json.loads(text))
     ranks.sort(key=lambda report: report.get("rank", 0))
     return {"job": handle, "totals": _totals(ranks), "ranks": ranks}
 
@@ -73,18 +79,30 @@ def failure_of(paths: Paths, logs: Path, host: str, returncode: int) -> Failure:
         text = paths.failure.read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
         text = ""
+    found = failure_from(text, exit_code, host)
+    log = logs / f"{host}.log"
+    if found.rank is not None:
+        log = logs / host / f"rank-{found.rank}.log"
+    return found.model_copy(update={"last_lines": last_lines(log)})
+
+
+def failure_from(text: str, exit_code: int, host: str | None) -> Failure:
+    """Why a job failed, from its failure file, or what there is of it.
+
+    Args:
+        text: The file's text, empty if there is none.
+        exit_code: Of the entrypoint, where the text does not say whose it was.
+        host: Whose file it is, if that is known.
+    """
     head, _, rest = text.partition("\n")
     where, _, after = rest.partition("\n")
     match = _WHERE.fullmatch(where)
-    rank = int(match[1]) if match and match[1] else None
-    log = logs / f"{host}.log" if rank is None else logs / host / f"rank-{rank}.log"
     return Failure(
-        message=head or f"The entrypoint of {host} ended with exit code {exit_code}.",
+        message=head or f"The entrypoint of {host or 'a host'} ended with exit code {exit_code}.",
         exit_code=int(match[3]) if match else exit_code,
         host=match[2] if match else host,
-        rank=rank,
+        rank=int(match[1]) if match and match[1] else None,
         traceback=(after if match else rest).strip("\n"),
-        last_lines=last_lines(log),
     )
 
 
@@ -97,7 +115,7 @@ def last_lines(log: Path) -> tuple[str, ...]:
             text = stream.read().decode(errors="replace")
     except FileNotFoundError:
         return ()
-    return tuple(text.splitlines()[-_LAST_LINES:])
+    return tuple(text.splitlines()[-LAST_LINES:])
 
 
 def _totals(ranks: list[dict[str, Any]]) -> dict[str, Any]:

@@ -1,0 +1,330 @@
+"""The plan of a job in SageMaker: the request, what SageMaker would refuse, and no call at all."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from trcomp import Estimator, JobSpec, SpecError, TrainingCompilerConfig, limits
+from trcomp.backends.sagemaker_plan import SageMakerPlan
+from trcomp.backends.sagemaker_request import FIELDS, SHAPE
+from trcomp.cli import main
+from trcomp.managed import NAMES
+
+ROLE = "arn:aws:iam::123456789012:role/Trainer"
+
+
+@pytest.fixture
+def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A script; the region is known, and nothing may be called."""
+    for name in ("AWS_PROFILE", "AWS_REGION"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+
+    def refused(*args: object) -> None:
+        raise AssertionError("a plan calls nothing")
+
+    monkeypatch.setattr(socket.socket, "connect", refused)
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "train.py").write_text("print()\n")
+    return tmp_path / "code"
+
+
+def estimator(code: Path, **words: Any) -> Estimator:
+    words = {"role": ROLE, "image_uri": "image", "instance_type": "ml.p4d.24xlarge"} | words
+    return Estimator("train.py", code, **words)
+
+
+def plan_of(code: Path, inputs: Any = None, **words: Any) -> SageMakerPlan:
+    plan = estimator(code, **words).plan(inputs, job_name="job")
+    assert isinstance(plan, SageMakerPlan)
+    return plan
+
+
+def problems_of(code: Path, **words: Any) -> str:
+    with pytest.raises(SpecError) as caught:
+        estimator(code, **words)
+    return str(caught.value)
+
+
+def test_the_smallest_job(code: Path) -> None:
+    plan = plan_of(code, hyperparameters={"lr": 0.1, "name": "a b", "flag": None})
+    archive = f"s3://sagemaker-us-east-1-123456789012/trcomp/code/{plan.digest}/sourcedir.tar.gz"
+    assert plan.handle == "sagemaker://job"
+    assert plan.request == {
+        "TrainingJobName": "job",
+        "RoleArn": ROLE,
+        "AlgorithmSpecification": {"TrainingImage": "image", "TrainingInputMode": "File"},
+        "ResourceConfig": {
+            "InstanceType": "ml.p4d.24xlarge",
+            "InstanceCount": 1,
+            "VolumeSizeInGB": 30,
+        },
+        "StoppingCondition": {"MaxRuntimeInSeconds": 86400},
+        "InputDataConfig": [
+            {
+                "ChannelName": "code",
+                "InputMode": "File",
+                "DataSource": {
+                    "S3DataSource": {
+                        "S3DataType": "S3Prefix",
+                        "S3Uri": archive,
+                        "S3DataDistributionType": "FullyReplicated",
+                    }
+                },
+            }
+        ],
+        "OutputDataConfig": {"S3OutputPath": "s3://sagemaker-us-east-1-123456789012"},
+        "HyperParameters": {
+            "lr": "0.1",
+            "name": '"a b"',
+            "flag": "null",
+            "sagemaker_program": '"train.py"',
+            "sagemaker_submit_directory": '"/opt/ml/input/data/code/sourcedir.tar.gz"',
+            "sagemaker_job_name": '"job"',
+            "sagemaker_container_log_level": "20",
+            "sagemaker_region": '"us-east-1"',
+        },
+    }
+
+
+EVERY: dict[str, Any] = {
+    "instance_count": 2,
+    "compiler_config": TrainingCompilerConfig(cache="s3://bucket/cache"),
+    "environment": {"A": "b"},
+    "output_path": "s3://bucket/out",
+    "checkpoint_s3_uri": "s3://bucket/checkpoints",
+    "checkpoint_local_path": "/opt/ml/checkpoints/here",
+    "container_entry_point": ["train"],
+    "container_arguments": ["--now"],
+    "training_repository_access_mode": "Vpc",
+    "training_repository_credentials_provider_arn": "arn:aws:lambda:us-east-1:1234567890"
+    "12:function:f",
+    "volume_size": 500,
+    "volume_kms_key": "volume-key",
+    "training_plan": "arn:aws:sagemaker:us-east-1:123456789012:training-plan/plan",
+    "instance_placement_config": {"EnableMultipleJobs": True},
+    "max_run": 3600,
+    "use_spot_instances": True,
+    "max_wait": 7200,
+    "max_retry_attempts": 3,
+    "subnets": ["subnet-1"],
+    "security_group_ids": ["sg-1"],
+    "enable_network_isolation": True,
+    "encrypt_inter_container_traffic": True,
+    "input_mode": "FastFile",
+    "code_location": "s3://bucket/code/",
+    "output_kms_key": "output-key",
+    "disable_output_compression": True,
+    "tags": {"team": "vision"},
+    "metric_definitions": [{"Name": "loss", "Regex": "loss ([0-9.]+)"}],
+    "enable_sagemaker_metrics": True,
+    "enable_remote_debug": True,
+    "enable_infra_check": True,
+    "enable_session_tag_chaining": True,
+}
+
+
+def at(values: Any, path: str) -> Any:
+    for part in path.split("."):
+        values = values[part]
+    return values
+
+
+def test_every_word_reaches_the_request(code: Path) -> None:
+    kept = {"keep_alive_period_in_seconds", "experiment_config"}  # not with spot; a word of fit
+    assert set(NAMES) == {*EVERY, "image_uri", *kept} - set(JobSpec.model_fields)
+    request = plan_of(code, **EVERY).request
+    changed = {
+        "disable_output_compression": "NONE",
+        "tags": [{"Key": "team", "Value": "vision"}],
+        "output_path": "s3://bucket/out",
+    }
+    told = {"code_location", "compiler_config"}
+    for field in FIELDS:
+        if field.word in EVERY and field.word not in told:
+            expected = changed.get(field.word, EVERY[field.word])
+            assert at(request, field.path) == expected, field.word
+    digest = plan_of(code, **EVERY).digest
+    archive = request["InputDataConfig"][0]["DataSource"]["S3DataSource"]["S3Uri"]
+    assert archive == f"s3://bucket/code/trcomp/code/{digest}/sourcedir.tar.gz"
+    cache = request["HyperParameters"]["sagemaker_training_compiler_cache"]
+    assert cache == '"s3://bucket/cache"'
+    warm = plan_of(code, keep_alive_period_in_seconds=600).request
+    assert warm["ResourceConfig"]["KeepAlivePeriodInSeconds"] == 600
+    experiment = {"ExperimentName": "e"}
+    planned = estimator(code).plan(job_name="job", experiment_config=experiment)
+    assert isinstance(planned, SageMakerPlan)
+    assert planned.request["ExperimentConfig"] == experiment
+
+
+def test_every_field_of_the_table_exists_and_none_stands_twice() -> None:
+    words = [field.word for field in FIELDS]
+    assert len(words) == len(set(words))
+    for field in FIELDS:
+        path = field.path
+        assert path.startswith("HyperParameters") or limits.members(path), path
+
+
+def test_every_pattern_of_the_request_can_be_read() -> None:
+    shapes, seen = [SHAPE], set()
+    while shapes:
+        name = shapes.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        model = limits._shapes()[name]
+        if "pattern" in model:
+            limits._compiled(model["pattern"])
+        inner = [*model.get("members", {}).values()]
+        inner += [model[part] for part in ("member", "key", "value") if part in model]
+        shapes += [member["shape"] for member in inner]
+    assert len(seen) > 100
+
+
+def test_channels_reach_the_request_as_they_were_given(code: Path) -> None:
+    class TrainingInput:
+        config: ClassVar[dict[str, Any]] = {
+            "DataSource": {
+                "S3DataSource": {
+                    "S3DataType": "ManifestFile",
+                    "S3Uri": "s3://bucket/train",
+                    "S3DataDistributionType": "ShardedByS3Key",
+                }
+            },
+            "CompressionType": "Gzip",
+            "ContentType": "text/csv",
+            "InputMode": "Pipe",
+            "RecordWrapperType": "RecordIO",
+            "ShuffleConfig": {"Seed": 7},
+        }
+
+    channels = plan_of(code, {"a": TrainingInput(), "b": "s3://bucket/b"}).request[
+        "InputDataConfig"
+    ]
+    assert channels[0] == {"ChannelName": "a", **TrainingInput.config}
+    assert [channel["ChannelName"] for channel in channels] == ["a", "b", "code"]
+
+
+def test_everything_that_sagemaker_would_refuse_is_told_at_once(code: Path) -> None:
+    text = problems_of(
+        code,
+        role="Trainer",
+        image_uri=None,
+        output_path=code,
+        checkpoint_local_path="/opt/ml/checkpoints",
+        volume_size=-1,
+        max_wait=3,
+        subnets=["subnet-1"],
+        input_mode="Fast",
+        tags=[{"Key": "a"}],
+        metric_definitions=[{"Name": "n", "Regex": "x" * 600}],
+        keep_alive_period_in_seconds=10**6,
+        compiler_config=TrainingCompilerConfig(cache="here"),
+        environment={"TRAINING_JOB_NAME": "x"},
+    )
+    assert "13 problems" in text
+    for part in (
+        "role: got 'Trainer'; SageMaker needs the ARN",
+        "aws iam get-role --role-name Trainer",
+        "image_uri: got None; a container image",
+        "SageMaker needs s3://bucket/prefix.",
+        "checkpoint_s3_uri: got None; SageMaker needs it.",
+        "volume_size: got -1",
+        "it is for use_spot_instances=True",
+        "security_group_ids: got None; SageMaker needs it.",
+        "SageMaker takes Pipe, File, FastFile.",
+        "tags: got None",
+        "metric_definitions: got",
+        "0 to 21600",
+        "an absolute path there",
+        "TRAINING_JOB_NAME",
+    ):
+        assert part in text, part
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        ({"use_spot_instances": True}, "max_wait: got None"),
+        ({"use_spot_instances": True, "max_wait": 60, "max_run": 61}, "61 (max_run) or more"),
+        (
+            {"use_spot_instances": True, "max_wait": 86400, "keep_alive_period_in_seconds": 60},
+            "spot instances cannot be kept",
+        ),
+        ({"hyperparameters": {f"h{i}": 1 for i in range(99)}}, "hyperparameters: got '1"),
+        ({"output_path": "s3://Bucket/x"}, "output_path: got 's3://Bucket/x'"),
+    ],
+)
+def test_rules_between_words(words: dict[str, Any], problem: str, code: Path) -> None:
+    assert problem in problems_of(code, **words)
+
+
+def test_a_channel_that_is_taken_or_local_is_refused(code: Path) -> None:
+    with pytest.raises(SpecError, match="choose another"):
+        estimator(code).plan({"code": "s3://bucket/x"})
+    with pytest.raises(SpecError, match="aws s3 sync"):
+        estimator(code).plan(code)
+
+
+def test_a_new_instance_type_is_not_refused(code: Path) -> None:
+    plan = plan_of(code, instance_type="ml.p9.96xlarge")
+    assert plan.request["ResourceConfig"]["InstanceType"] == "ml.p9.96xlarge"
+
+
+def test_an_unknown_region_is_told_and_does_not_hinder_a_plan(
+    code: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("AWS_DEFAULT_REGION")
+    text = plan_of(code).to_text()
+    assert "region     unknown: set AWS_DEFAULT_REGION" in text
+    assert "s3://sagemaker-REGION-123456789012/job/output" in text
+
+
+def test_equal_jobs_make_equal_plans_that_survive_json(code: Path) -> None:
+    first, second = plan_of(code, **EVERY), plan_of(code, **EVERY)
+    assert first == second
+    assert first.to_text() == second.to_text()
+    assert SageMakerPlan.model_validate_json(first.model_dump_json()) == first
+
+
+def test_secrets_are_masked_and_every_hosts_environment_is_there(code: Path) -> None:
+    plan = plan_of(
+        code,
+        instance_count=2,
+        compiler_config=TrainingCompilerConfig(),
+        environment={"HF_TOKEN": "s3cret"},
+        hyperparameters={"api_key": "s3cret"},
+    )
+    for text in (plan.to_text(), plan.to_json(), repr(plan)):
+        assert "s3cret" not in text
+    assert plan.request["Environment"] == {"HF_TOKEN": "s3cret"}
+    hosts = json.loads(plan.to_json())["hosts"]
+    assert [host["name"] for host in hosts] == ["algo-1", "algo-2"]
+    assert hosts[1]["environment"] == {
+        "HF_TOKEN": "***",
+        "TRAINING_JOB_NAME": "job",
+        "AWS_REGION": "us-east-1",
+    }
+    ranks = [rank["rank"] for host in hosts for rank in host["ranks"]]
+    assert ranks == list(range(16))
+    assert hosts[1]["ranks"][0]["environment"]["MASTER_ADDR"] == "algo-1"
+
+
+def test_the_command_line_plans_for_sagemaker(
+    code: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--instance-type", "ml.m5.large", "--role", ROLE, "--image-uri", "image"]
+    assert main(["plan", str(code / "train.py"), *words, "--json", "--", "--lr", "0.1"]) == 0
+    request = json.loads(capsys.readouterr().out)["request"]
+    assert request["RoleArn"] == ROLE
+    assert request["HyperParameters"]["lr"] == '"0.1"'
+    assert main(["plan", str(code / "train.py"), "--instance-type", "ml.m5.large"]) == 64
+    error = capsys.readouterr().err
+    assert re.search(r"2 problems.*role.*image_uri", error, re.DOTALL)
