@@ -196,6 +196,17 @@ def test_batch_norm(training: bool, shape: tuple[int, ...]) -> None:
         torch.testing.assert_close(got.cpu(), expected)
 
 
+def test_batch_norm_of_what_needs_no_gradient() -> None:
+    """As behind a frozen layer."""
+    gradients = []
+    for device in ("cpu", DEVICE):
+        norm = torch.nn.BatchNorm1d(3).to(device)
+        inputs = torch.arange(12.0).view(4, 3).to(device)
+        (norm(inputs) * inputs).sum().backward()
+        gradients.append([p.grad.cpu() for p in norm.parameters()])
+    torch.testing.assert_close(gradients[1], gradients[0])
+
+
 def test_batch_norm_counts_batches_and_moves_averages_in_place() -> None:
     layer = torch.nn.BatchNorm1d(3).to(DEVICE)
     mean = layer.running_mean

@@ -268,16 +268,15 @@ def native_batch_norm_backward(
     normalized = (wide - mean) * rstd
     grad_bias = jnp.sum(grad, axes)
     grad_weight = jnp.sum(grad * normalized, axes)
-    made = []
-    if output_mask[0]:
-        scale = rstd if weight is None else rstd * _channels(_wide(weight), input.ndim)
-        inner = grad
-        if train:
-            count = math.prod(input.shape[d] for d in axes)
-            average = _channels(grad_bias, input.ndim) / count
-            along = _channels(grad_weight, input.ndim) / count
-            inner = grad - average - normalized * along
-        made.append(inner * scale)
+    scale = rstd if weight is None else rstd * _channels(_wide(weight), input.ndim)
+    inner = grad
+    if train:
+        count = math.prod(input.shape[d] for d in axes)
+        average = _channels(grad_bias, input.ndim) / count
+        along = _channels(grad_weight, input.ndim) / count
+        inner = grad - average - normalized * along
+    # torch's meta kernel has the first gradient even where the mask leaves it out.
+    made = [inner * scale]
     if output_mask[1]:
         made.append(grad_weight)
     if output_mask[2]:
