@@ -64,6 +64,20 @@ def names_of(function: Callable[..., Any], form: TreeSpec) -> list[str]:
     return names
 
 
+def unreplayable(leaves: Sequence[Any], names: Sequence[str]) -> str | None:
+    """Which argument keeps a step from being captured, and why, if one does."""
+    for name, leaf in zip(names, leaves, strict=True):
+        if not isinstance(leaf, torch.Tensor):
+            continue
+        if not is_device_tensor(leaf):
+            return f"{name} is a tensor on the CPU; move it to the device before the call"
+        if leaf.requires_grad:
+            return f"{name} takes part in autograd; detach it before the call"
+        if leaf.is_conj() or leaf.is_neg():
+            return f"{name} is a conjugated or negated view; pass its clone()"
+    return None
+
+
 def change_of_arguments(last: Any, now: Any, names: Sequence[str]) -> str:
     """The first thing in which two calls differ: what, old and new."""
     (old_key, old_form, old_modes), (key, form, modes) = last, now

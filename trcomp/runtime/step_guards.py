@@ -60,14 +60,13 @@ class Guard:
         self._lists = [each for each in (*state.lists, *state.sets) if each]
         self._sizes = self._all_sizes()
         self.refresh()
-        tensors = state.tensors
-        self._layout = self._all_layouts(tensors)
         self._gradients = [_of_gradient(_gradient(each)) for each in state.gradients]
         self.host_versions = self.all_host_versions()
 
     def refresh(self) -> None:
-        """Take the entries as they are now."""
+        """Take the entries, and the state's tensors, as they are now."""
         self._known = self._all_entries()
+        self._layout = self._all_layouts(self.state.tensors)
 
     def holds(self) -> bool:
         """Whether all is as it was, but for numbers and the values of tensors."""

@@ -11,6 +11,7 @@ from torch.utils._pytree import tree_unflatten
 from trcomp.runtime.ir import Signature
 from trcomp.runtime.regions import Region
 from trcomp.runtime.step_counters import Counters
+from trcomp.runtime.step_facts import TensorFact, of_tensor
 from trcomp.runtime.step_guards import Guard
 from trcomp.runtime.step_state import State
 from trcomp.runtime.step_trial import Returned, Subject, Trial, numbers_of
@@ -40,27 +41,42 @@ class CapturedStep:
         self._functions = subject.functions
         self._counters = Counters(state, trial.counters)
         self._fixed = [each.untyped_storage() for each in (*state.tensors, *subject.hidden)]
-        num_given = sum(isinstance(leaf, torch.Tensor) for leaf in subject.leaves)
-        self._written = _written_tensors(self._region, num_given, state)
+        self._num_given = sum(isinstance(leaf, torch.Tensor) for leaf in subject.leaves)
+        self._written = _written_tensors(self._region, self._num_given, state)
         self._slot_paths = [path for path, holds in trial.slots.items() if holds]
         self._slots = [state.slots[path] for path in self._slot_paths]
         self._emptied = [state.slots[path] for path, holds in trial.slots.items() if not holds]
-        self._slots_in_dicts = any(not path.endswith(".grad") for path in self._slot_paths)
+        self._replaced = [
+            (path, state.paths.index(path), place)
+            for place, path in enumerate(self._slot_paths)
+            if path not in state.gradient_paths
+        ]
+        """Tensors of the state that each call replaces: path, place in it and among the slots."""
 
     @property
     def signature(self) -> Signature:
         """Of the node that a call records."""
         return self._region.signature
 
-    def rebase(self, state: State) -> None:
-        """Compare with these objects from now on, which are as those before."""
+    def rebase(self, state: State) -> bool:
+        """Go on with the objects of another state, if they are as those before."""
+        may_differ = {path for path, _, _ in self._replaced}
+        if state.paths != self.state.paths or len(state.gradients) != len(self.state.gradients):
+            return False
+        for path in self.state.differing(state):
+            was, now = self.state.facts.get(path), state.facts.get(path)
+            if path not in may_differ or not isinstance(was, TensorFact) or not was.is_like(now):
+                return False
         self.state = state
+        self._fixed = [each.untyped_storage() for each in (*state.tensors, *self._hidden)]
         self._guard = Guard(state)
         self._counters = Counters(state, self._trial.counters)
         self._slots = [state.slots[path] for path in self._slot_paths]
         self._emptied = [
             s for path, s in state.slots.items() if self._trial.slots.get(path) is False
         ]
+        self._written = _written_tensors(self._region, self._num_given, state)
+        return True
 
     def fits(self) -> bool:
         """Whether nothing that the step can reach has changed, but for numbers and values."""
@@ -91,11 +107,18 @@ class CapturedStep:
             slot.put(tensor)
         for slot in self._emptied:
             slot.put(None)
-        if self._slots_in_dicts:
-            self._guard.refresh()
+        if self._replaced:
+            self._note_replaced(made[num_results:])
         tensors = iter(made)
         results = [self._result(result, tensors, registers) for result in self._trial.results]
         return tree_unflatten(results, self._trial.form)
+
+    def _note_replaced(self, tensors: Sequence[torch.Tensor]) -> None:
+        for path, i, place in self._replaced:
+            self.state.tensors[i] = tensors[place]
+            self.state.facts[path] = of_tensor(tensors[place])
+            self._fixed[i] = tensors[place].untyped_storage()
+        self._guard.refresh()
 
     @staticmethod
     def _result(result: Any, tensors: Any, registers: list[float]) -> Any:

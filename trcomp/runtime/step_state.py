@@ -84,6 +84,7 @@ class State:
         self.tensors: list[torch.Tensor] = []
         self.paths: list[str] = []
         self.gradients: list[torch.Tensor] = []
+        self.gradient_paths: set[str] = set()
         self.host_tensors: list[tuple[str, torch.Tensor]] = []
         self.generators: list[tuple[str, torch.Generator]] = []
         self.groups: list[tuple[str, dict[str, Any]]] = []
@@ -159,6 +160,7 @@ class State:
             self.gradients.append(value)
             self.facts[f"{path}.grad"] = facts.of_gradient(value.grad)
             self.slots[f"{path}.grad"] = Slot(value, _GRAD)
+            self.gradient_paths.add(f"{path}.grad")
         for hooks in (value._backward_hooks, getattr(value, "_post_accumulate_grad_hooks", None)):
             if hooks:
                 self._see(f"{path}'s hooks", hooks)
@@ -268,10 +270,14 @@ class State:
         kind = type(value)
         package = kind.__module__.partition(".")[0]
         self.facts[path] = ("object", kind.__qualname__)
-        if hasattr(kind, "__next__"):
-            raise CannotWatchError(f"{path} is an iterator: what it gives next cannot be known")
         if isinstance(value, (types.ModuleType, types.BuiltinFunctionType)) or package in _CLOSED:
             self.facts[path] = ("object", kind.__qualname__, id(value))
+            return
+        if hasattr(kind, "__next__"):
+            raise CannotWatchError(f"{path} is an iterator: what it gives next cannot be known")
+        if package == "trcomp":  # Such as a captured step; what it wraps may be the script's.
+            if hasattr(value, "__wrapped__"):
+                self._see(path, value.__wrapped__)
             return
         if package == "numpy" and hasattr(value, "tobytes"):
             if value.nbytes > 1 << 16:

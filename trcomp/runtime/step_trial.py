@@ -248,14 +248,16 @@ class _Run:
         found: dict[str, bool] = {}
         for path in self.state.differing(after):
             was, now = self.state.facts.get(path), after.facts.get(path)
-            if path.endswith(".grad") and path in self.state.slots and path in after.slots:
+            if path in self.state.gradient_paths and path in after.slots:
                 found[path] = now != NO_GRADIENT
             elif not (isinstance(was, TensorFact) and was.is_like(now) and was.on_device):
                 raise self._refused(path, after)
-            elif path in after.slots:
+            elif path in after.slots and path in self.state.paths:
                 found[path] = True
+            else:
+                raise CannotCaptureError(f"it replaces {path}, which is held in several places")
         for path, slot in self.state.slots.items():
-            if path.endswith(".grad") and path in after.slots and path not in found:
+            if path in self.state.gradient_paths and path in after.slots and path not in found:
                 before = self._gradients_before.get(id(slot.holder))
                 if after.slots[path].get() is not before:
                     found[path] = True

@@ -22,7 +22,7 @@ from trcomp.runtime import ir, overdue
 from trcomp.runtime.metrics import counters
 from trcomp.runtime.recording import is_device_tensor
 from trcomp.runtime.regions import CannotCaptureError
-from trcomp.runtime.step_arguments import change_of_arguments, key_of, names_of
+from trcomp.runtime.step_arguments import change_of_arguments, key_of, names_of, unreplayable
 from trcomp.runtime.step_guards import modes
 from trcomp.runtime.step_replay import CapturedStep
 from trcomp.runtime.step_trial import NotYetError, Subject, try_twice
@@ -109,10 +109,7 @@ class StepFunction:
         if captured is None:
             args, kwargs = tree_unflatten(leaves, form)
             return self._function(*args, **kwargs)
-        registers = captured.play(given) if captured.fits() else None
-        if registers is None:
-            raise CannotCaptureError("a step does not fit what it was captured with")
-        return self._replay(captured, given, registers)
+        return self._replay(*captured)
 
     def _subject(self, form: TreeSpec, given: list[Any]) -> Subject:
         def call(leaves: list[Any]) -> Any:
@@ -130,8 +127,7 @@ class StepFunction:
         """Why no form fits; or one that does, where objects were replaced by equal ones."""
         state = subject.look()
         for captured in self._forms:
-            if captured.key == key and captured.state.difference(state) is None:
-                captured.rebase(state)
+            if captured.key == key and captured.rebase(state):
                 registers = captured.play(subject.leaves) if captured.fits() else None
                 if registers is not None:
                     return "", (captured, registers)
@@ -143,7 +139,9 @@ class StepFunction:
             return " ".join(difference), None
         return "a comparison of numbers, or of counters, comes out otherwise", None
 
-    def _capture(self, key: Hashable, subject: Subject, reason: str | None) -> CapturedStep | None:
+    def _capture(
+        self, key: Any, subject: Subject, reason: str | None
+    ) -> tuple[CapturedStep, list[Any], list[float]] | None:
         if len(self._forms) >= self._max:
             self._tell(
                 f"it has {self._max} captured forms, the most allowed (max_captures), and is "
@@ -152,6 +150,10 @@ class StepFunction:
             )
             return None
         if key in self._refused or len(self._refused) >= _FAILURES or not _may_try():
+            return None
+        names = names_of(self._function, key[1])
+        if (why := unreplayable(subject.leaves, names)) is not None:
+            self._refuse(key, why)
             return None
         try:
             trial, state = try_twice(subject)
@@ -168,11 +170,15 @@ class StepFunction:
             return None
         self._unsteady = 0
         captured = CapturedStep(trial, state, subject, key)
+        registers = captured.play(subject.leaves) if captured.fits() else None
+        if registers is None:
+            self._refuse(key, "what it can reach is another whenever it is looked at")
+            return None
         self._forms.insert(0, captured)
         counters.captures += 1
         if reason:
             self._tell(f"captured again: {reason}")
-        return captured
+        return captured, subject.leaves, registers
 
     def _refuse(self, key: Hashable, why: str) -> None:
         self._refused.add(key)
