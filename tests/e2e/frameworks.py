@@ -30,6 +30,11 @@ class Trained:
         """One counter of each rank."""
         return [rank[name] for rank in self.ranks]
 
+    def new_graphs(self, first: int, last: int | None = None) -> list[int]:
+        """Step barriers from `first` to before `last` after which any rank met a new graph."""
+        met = {step for rank in self.ranks for step in rank["new_graph_steps"]}
+        return sorted(step for step in met if first <= step and (last is None or step < last))
+
 
 def train(example: str, devices: int, place: Path, words: Words, name: str = "trcomp") -> Trained:
     """Run an example as a job on virtual CPU devices, with these hyperparameters.

@@ -42,22 +42,25 @@ def check_equal(state: dict[str, Any], plain: dict[str, Any], tolerance: float =
 def test_bert_on_two_ranks_counts_each_sample_once_and_compiles_each_shape_once(
     tmp_path: Path,
 ) -> None:
-    # 45 samples on two ranks are five batches of 4 each and one of 3; 13 to evaluate are 8 and 5.
+    # 45 samples on two ranks are five batches of 4 each and one of 3; to evaluate they are two of
+    # 8 each and one of 7.
     words = {
         **STEPS,
         "model": "bert",
         "layers": 1,
         "num_train": 45,
-        "num_eval": 13,
+        "num_eval": 45,
         "num_train_epochs": 2,
         "eval_strategy": "epoch",
     }
     job, state, plain = frameworks.both("hf_trainer", 2, tmp_path, words, CPU)
     check_equal(state, plain)
     evaluations = [entry for entry in state["log_history"] if "eval_samples" in entry]
-    assert [entry["eval_samples"] for entry in evaluations] == [13, 13]
+    assert [entry["eval_samples"] for entry in evaluations] == [45, 45]
     assert job.counts("early_syncs") == [0, 0]
-    assert all(built <= 14 for built in job.counts("compiles"))
+    assert all(built <= 18 for built in job.counts("compiles"))
+    (num_steps,) = set(job.counts("steps"))
+    assert job.new_graphs(num_steps // 2) == []
     assert job.counts("fallbacks") == [{}, {}]
 
 

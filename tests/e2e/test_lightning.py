@@ -20,12 +20,23 @@ def check_equal(ours: dict[str, Any], plain: dict[str, Any], tolerance: float = 
     assert ours == pytest.approx(plain, abs=tolerance)
 
 
-@pytest.mark.parametrize("accelerator", ["auto", "gpu"])
-def test_two_ranks(accelerator: str, tmp_path: Path) -> None:
-    words = {"accelerator": accelerator, "devices": 2}
-    job, ours, plain = frameworks.both("lightning", 2, tmp_path, words, {"accelerator": "cpu"})
+@pytest.mark.parametrize(
+    ("accelerator", "devices"),
+    [("auto", 2), ("gpu", 2), pytest.param("auto", 1, marks=pytest.mark.long)],
+)
+def test_each_graph_of_training_is_new_once(accelerator: str, devices: int, tmp_path: Path) -> None:
+    num_batches = 12
+    words = {"accelerator": accelerator, "devices": devices, "epochs": 2}
+    words |= {"num_train": 4 * num_batches * devices, "num_eval": 8 * devices}
+    plain_words = {"accelerator": "cpu"}
+    job, ours, plain = frameworks.both("lightning", devices, tmp_path, words, plain_words)
     check_equal(ours, plain)
-    assert len(job.ranks) == 2
+    assert len(job.ranks) == devices
+    # Before the epoch is the check of the validation; it and the first two steps are at most six.
+    assert job.new_graphs(6, num_batches) == []
+    # In the second epoch what is new is the comparison with the first one's best checkpoint.
+    (last,) = set(job.counts("steps"))
+    assert job.new_graphs(last - num_batches + 2, last - 2) == []
 
 
 def test_a_checkpoint_is_resumed_and_the_best_is_kept(tmp_path: Path) -> None:

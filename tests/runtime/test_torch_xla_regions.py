@@ -196,3 +196,17 @@ def test_scan_carries_and_stacks_with_gradients(torch_xla: Any) -> None:
         scan(1, init, xs)
     layers = [torch.nn.Linear(2, 2).to("xla") for _ in range(3)]
     torch.testing.assert_close(scan_layers(layers, init), torch.nn.Sequential(*layers)(init))
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # torch's own compiler, as it loads
+def test_a_collective_in_a_full_graph_says_what_to_do(torch_xla: Any) -> None:
+    xm = importlib.import_module("torch_xla.core.xla_model")
+
+    def summed(x: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = xm.all_reduce(xm.REDUCE_SUM, x)
+        return made + 1
+
+    x = torch.ones(2, device="xla")
+    with pytest.raises(torch._dynamo.exc.Unsupported, match="Next: leave out fullgraph=True"):
+        torch.compile(summed, fullgraph=True)(x)
+    assert torch.compile(summed)(x).tolist() == [2.0, 2.0]

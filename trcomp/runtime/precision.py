@@ -12,7 +12,6 @@ from contextlib import AbstractContextManager
 from functools import wraps
 from typing import Any, Literal, TypeVar
 
-import jax
 import torch
 
 Kind = Literal["matmul", "conv", "rnn"]
@@ -24,7 +23,7 @@ _EXACT, _FAST = "float32", "tensorfloat32"
 
 def of(kind: Kind) -> str:
     """`float32`, or `tensorfloat32` where that may do; jax's words."""
-    allowed = torch._C._get_fp32_precision_getter("cuda", kind)  # type: ignore[attr-defined]
+    allowed = torch._C._get_fp32_precision_getter("cuda", kind)
     return _EXACT if allowed in ("none", "ieee") else _FAST
 
 
@@ -35,7 +34,9 @@ def chosen() -> tuple[str, ...]:
 
 def traced(kind: Kind) -> AbstractContextManager[None]:
     """What is traced meanwhile has products of this kind."""
-    return jax.default_matmul_precision(of(kind))  # type: ignore[no-any-return,no-untyped-call]
+    import jax  # A graph's key asks this module too, also in processes without JAX.
+
+    return jax.default_matmul_precision(of(kind))
 
 
 def products_of(kind: Kind) -> Callable[[Rule], Rule]:

@@ -64,6 +64,7 @@ def summarize() -> dict[str, Any]:
         "world_size": own.world_size,
         "host": host_name(),
         **metrics(),
+        "new_graph_steps": counters.new_graph_steps,
         "varying": varying.summary(),
         "first_step_seconds": marks[0] - _loaded if marks else None,
         "steady_step_seconds": steady,

@@ -93,6 +93,7 @@ def _run(graph: Graph) -> None:
     if executable is None:
         executable = compile_graph(graph)
         executables.keep(graph.key, executable)
+        counters.new_graph_steps.append(counters.steps)
         note("donated_buffers", len(executable.donated))
     else:
         counters.cache_hits += 1

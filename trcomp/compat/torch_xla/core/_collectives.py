@@ -12,6 +12,8 @@ from trcomp import flags
 from trcomp.errors import UnsupportedError
 from trcomp.runtime.buckets import gradients_of
 
+from ._traced import untraced
+
 if TYPE_CHECKING or flags.ENABLED.get():
     from trcomp.runtime import data_parallel as over_ranks
 else:
@@ -27,6 +29,7 @@ REDUCE_MIN = "min"
 REDUCE_MAX = "max"
 
 
+@untraced
 def all_reduce(
     reduce_type: str,
     inputs: torch.Tensor | Sequence[torch.Tensor],
@@ -41,6 +44,7 @@ def all_reduce(
 _fetch_gradients = gradients_of
 
 
+@untraced
 def reduce_gradients(
     optimizer: torch.optim.Optimizer, groups: Groups = None, pin_layout: bool = True
 ) -> None:
@@ -48,6 +52,7 @@ def reduce_gradients(
     over_ranks.reduce_gradients(optimizer, groups)
 
 
+@untraced
 def all_reduce_bucketized_gradients(
     gradients: Sequence[torch.Tensor],
     scale: float,
@@ -59,6 +64,7 @@ def all_reduce_bucketized_gradients(
     all_reduce(REDUCE_SUM, list(gradients), scale, groups)
 
 
+@untraced
 def all_gather(
     value: Any,
     dim: int = 0,
@@ -86,6 +92,7 @@ def all_gather(
     return _each(gather, value, output)
 
 
+@untraced
 def reduce_scatter(
     reduce_type: str,
     input: Any,  # torch_xla's name
@@ -119,6 +126,7 @@ def reduce_scatter(
     return _each(scatter, input, output)
 
 
+@untraced
 def all_to_all(
     value: torch.Tensor,
     split_dimension: int,
@@ -131,6 +139,7 @@ def all_to_all(
     return over_ranks.all_to_all(value, split_dimension, concat_dimension, groups)
 
 
+@untraced
 def collective_permute(value: torch.Tensor, pairs: Sequence[Sequence[int]]) -> torch.Tensor:
     """What the rank that is paired with this one sends; zeros where there is none.
 
@@ -141,6 +150,7 @@ def collective_permute(value: torch.Tensor, pairs: Sequence[Sequence[int]]) -> t
     return over_ranks.collective_permute(value, pairs)
 
 
+@untraced
 def collective_broadcast(
     tensors: Sequence[torch.Tensor],
     root_ordinal: int = 0,
@@ -151,6 +161,7 @@ def collective_broadcast(
     rt.broadcast(list(tensors), root_ordinal)
 
 
+@untraced
 def broadcast_master_param(model: torch.nn.Module) -> None:
     """Give every rank the parameters and buffers of rank 0."""
     rt.broadcast([t.detach() for t in (*model.parameters(), *model.buffers())])
