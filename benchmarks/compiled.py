@@ -7,14 +7,12 @@ whatever else the machine does are not in it. Run: python -m benchmarks compiled
 
 from __future__ import annotations
 
-import dataclasses
 import statistics
 import time
 from collections.abc import Callable
 from typing import Any
 
 import torch
-import transformers
 
 import trcomp.runtime as rt
 from benchmarks.models import MODELS, Model, Trainer
@@ -22,54 +20,7 @@ from benchmarks.models import MODELS, Model, Trainer
 _ROUNDS = 20
 
 
-def _tiny_vit() -> Model:
-    config = transformers.ViTConfig(
-        image_size=32,
-        patch_size=8,
-        hidden_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        intermediate_size=96,
-        hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
-        num_labels=10,
-    )
-
-    def batch() -> dict[str, torch.Tensor]:
-        return {"pixel_values": torch.randn(4, 3, 32, 32), "labels": torch.randint(0, 10, (4,))}
-
-    return Model(lambda: transformers.ViTForImageClassification(config), batch, 4)
-
-
-def _tiny_bert() -> Model:
-    config = transformers.BertConfig(
-        vocab_size=200,
-        hidden_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        intermediate_size=96,
-        hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
-    )
-    base = MODELS["bert"]()
-
-    def batch() -> dict[str, torch.Tensor]:
-        return {
-            "input_ids": torch.randint(0, 200, (4, 12)),
-            "labels": torch.randint(0, 2, (4,)),
-        }
-
-    return dataclasses.replace(
-        base, build=lambda: transformers.BertForSequenceClassification(config), batch=batch
-    )
-
-
-_MEASURED: dict[str, Callable[[], Model]] = {
-    "vit-tiny": _tiny_vit,
-    "bert-tiny": _tiny_bert,
-    "vit": MODELS["vit"],
-    "bert": MODELS["bert"],
-}
+_MEASURED = ("vit-tiny", "bert-tiny", "vit", "bert")
 
 
 class _Forms:
@@ -82,25 +33,14 @@ class _Forms:
             trainer = Trainer(model, "xla")
             if form != "recorded":
                 trainer.model = torch.compile(trainer.model, backend="trcomp")  # type: ignore[assignment]
-            step = trainer.optimizer.step
             if form == "step compiled":
-                step = torch.compile(step, backend="trcomp")
-            self.steps[form] = self._step(trainer, step)
-
-    @staticmethod
-    def _step(trainer: Trainer, update: Callable[[], Any]) -> Callable[[], Any]:
-        def run() -> torch.Tensor:
-            loss = trainer.forward()
-            loss.backward()
-            update()
-            return loss.detach()
-
-        return run
+                trainer.update = torch.compile(trainer.update, backend="trcomp")
+            self.steps[form] = trainer.step
 
 
 def _measure(name: str) -> dict[str, Any]:
     """Medians over interleaved rounds: microseconds of host time, and nodes, per step."""
-    forms = _Forms(_MEASURED[name]())
+    forms = _Forms(MODELS[name]())
     recording: dict[str, list[float]] = {form: [] for form in forms.steps}
     syncing: dict[str, list[float]] = {form: [] for form in forms.steps}
     nodes: dict[str, int] = {}

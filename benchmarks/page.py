@@ -140,9 +140,64 @@ finds its executables on disk. ({_machine_text(machine)})
 """
 
 
+def _scaling() -> str:
+    machine, rows = _load("scaling")
+    table = _table(
+        ["processes", "DistributedDataParallel", "to one", "trcomp", "to one"],
+        [
+            (
+                row["processes"],
+                f"{row['ddp_ms']} ms",
+                row["ddp_to_one"],
+                f"{row['trcomp_ms']} ms",
+                f"**{row['trcomp_to_one']}**",
+            )
+            for row in rows
+        ],
+    )
+    return f"""## More processes
+
+A data parallel step of {rows[0]["model"]}, batch {rows[0]["batch"]} of all processes together, on
+the same cores: PyTorch's own processes over gloo, and trcomp's. What is above 1 is what dividing
+the work and averaging gradients cost. ({_machine_text(machine)})
+
+{table}
+"""
+
+
+def _launch_overhead() -> str:
+    machine, rows = _load("launch_overhead")
+    table = _table(
+        ["started by", "first line", "`import torch`"],
+        [
+            (row["form"], f"{row['first_line_seconds']} s", f"{row['import_torch_seconds']} s")
+            for row in rows
+        ],
+    )
+    return f"""## Starting
+
+From `fit()`, or the start of Python, to the first line of the script, in the slowest worker; then
+what `import torch` takes in it, which brings up the runtime. ({_machine_text(machine)})
+
+{table}
+"""
+
+
+_SECTIONS = {
+    "training_step": _training_step,
+    "recording": _recording,
+    "compiled": _compiled,
+    "warm_start": _warm_start,
+    "scaling": _scaling,
+    "launch_overhead": _launch_overhead,
+}
+
+
 def main() -> None:
-    """Write both."""
-    sections = (_training_step(), _recording(), _compiled(), _warm_start())
+    """Write both: a section for each benchmark that has been run."""
+    sections = [
+        section() for name, section in _SECTIONS.items() if (RESULTS / f"{name}.json").exists()
+    ]
     intro = (
         f"# Performance\n\n{_NOTE}\n\nMedians of `make bench` on the machine and date that each "
         "section names. Compare ratios, not\ntimes: they were measured side by side in one run. "
