@@ -36,24 +36,27 @@ class Trained:
         return sorted(step for step in met if first <= step and (last is None or step < last))
 
 
-def train(example: str, devices: int, place: Path, words: Words, name: str = "trcomp") -> Trained:
+def train(
+    example: str | Path, devices: int, place: Path, words: Words, name: str = "trcomp"
+) -> Trained:
     """Run an example as a job on virtual CPU devices, with these hyperparameters.
 
     Args:
-        example: A directory of examples/.
+        example: A directory of examples/, or another script.
         devices: Its ranks.
         place: Where its home is; jobs of one place share executables.
         words: The hyperparameters.
         name: Of the directory of its results.
     """
     output = place / name
+    script = EXAMPLES / example / "train.py" if isinstance(example, str) else example
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRCOMP_HOME", str(place / "home"))
         patch.setenv("GPU_NUM_DEVICES", str(devices))
         patch.setenv(flags.CACHE.name, str(place / "executables"))
         estimator = Estimator(
-            "train.py",
-            EXAMPLES / example,
+            script.name,
+            script.parent,
             instance_type="local_process",
             compiler_config=TrainingCompilerConfig(),
             hyperparameters={"output_dir": str(output), **words},

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import ClassVar
 
-from trcomp.compat import lightning, transformers
+from trcomp.compat import accelerate, lightning, transformers
 
 TORCH_XLA_VERSION = "2.9.0+trcomp"
 """The torch_xla release whose names the tree has; frameworks compare it."""
@@ -105,8 +105,8 @@ def install() -> None:
     sys.meta_path.append(TreeFinder())
     installed = _installed()
     if installed is None:
-        lightning.install()
-        transformers.install()
+        for framework in (accelerate, lightning, transformers):
+            framework.install()
     else:
         print(
             f"trcomp: torch_xla is installed at {installed.origin} and is used as it is; "
