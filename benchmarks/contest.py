@@ -15,6 +15,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -104,7 +105,8 @@ class Contestant:
                 text=True,
             )
         self._answers: queue.Queue[str] = queue.Queue()
-        threading.Thread(target=self._read, daemon=True).start()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
 
     def get_ready(self, seconds: float) -> None:
         """Wait until it has imported and built all it needs."""
@@ -131,7 +133,9 @@ class Contestant:
     def close(self) -> None:
         """End the process."""
         self._process.kill()
-        self._process.wait()
+        self._reader.join()
+        with suppress(BrokenPipeError), self._process:
+            pass  # Closes its pipes, where a request may be left, and waits for it.
         self._scratch.cleanup()
 
     def _run(self, number: int, seconds: float, patience: float) -> list[Step]:
