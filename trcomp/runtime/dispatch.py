@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Sequence
 from enum import Enum, auto
+from functools import partial
 from typing import Any
 
 import torch
@@ -190,7 +191,14 @@ class Recorder:
         count = self._num_positional
         meta = tree_map(to_meta, list(args))
         keywords = dict(zip(self._names[count:], meta[count:], strict=True))
-        result = self.op(*meta[:count], **keywords)
+        try:
+            result = self.op(*meta[:count], **keywords)
+        except TypeError:
+            if not (is_device_tensor(args[0]) and args[0].numel() == 0):
+                raise
+            # The meta kernels of upsampling break on an empty batch; the CPU's do not.
+            host = tree_map(partial(to_meta, device="cpu"), list(args))
+            result = self.op(*host[:count], **dict(zip(keywords, host[count:], strict=True)))
         returned = list(result) if isinstance(result, (list, tuple)) else [result]
         made = [tensor for tensor in returned if tensor is not None]
         outputs = tuple(described(tensor) for tensor in made)
@@ -250,14 +258,14 @@ class Recorder:
         return outs[0] if len(outs) == 1 else tuple(outs)
 
 
-def to_meta(argument: Any) -> Any:
+def to_meta(argument: Any, device: str = "meta") -> Any:
     """An argument for torch's meta kernels: device tensors become meta tensors laid out alike."""
     if is_device_tensor(argument):
         return torch.empty_strided(
-            argument.size(), argument.stride(), dtype=argument.dtype, device="meta"
+            argument.size(), argument.stride(), dtype=argument.dtype, device=device
         )
     if isinstance(argument, torch.device) and argument.type == NAME:
-        return torch.device("meta")
+        return torch.device(device)
     return argument
 
 

@@ -70,7 +70,7 @@ def _fractional_places(sample: Any, extent: int, kernel: int, out: int) -> Any:
     """Places of each window's members, `(planes, out, kernel)`, from one number per plane."""
     place = np.arange(out)
     step = np.asarray((extent - kernel) / max(out - 1, 1), sample.dtype)
-    first = jnp.floor((place + sample[:, None]) * step) - jnp.floor(sample[:, None] * step)
+    first = jnp.trunc((place + sample[:, None]) * step) - jnp.trunc(sample[:, None] * step)
     first = jnp.where(place == out - 1, extent - kernel, first.astype(np.int64))
     return first[:, :, None] + np.arange(kernel)
 
@@ -95,7 +95,7 @@ def _register_fractional(rank: int) -> None:
             shape = [len(planes), *[1] * (2 * rank)]
             shape[1 + d], shape[1 + rank + d] = outs[d], kernel_size[d]
             flat = flat * extents[d] + member.reshape(shape)
-        flat = flat.reshape(len(planes), math.prod(outs), -1)
+        flat = flat.reshape(len(planes), math.prod(outs), math.prod(kernel_size))
         members = jnp.take_along_axis(planes[:, None], flat, 2)
         chosen = jnp.argmax(members, -1, keepdims=True)
         made = (jnp.take_along_axis(array, chosen, -1) for array in (members, flat))

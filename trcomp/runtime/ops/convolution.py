@@ -204,7 +204,7 @@ def _depthwise(
     for tap, start in enumerate(_taps(kernel, dilation)):
         image = _shifted(padded, start, stride, size)
         total = total + image[:, :, None] * _factor(weight, channels, tap)
-    return total.reshape(batch, -1, *size)
+    return total.reshape(batch, weight.shape[0], *size)
 
 
 def _depthwise_forward(input: Any, weight: Any, *geometry: tuple[int, ...]) -> Any:
@@ -219,7 +219,8 @@ def _depthwise_backward(
     grad: Any,
 ) -> tuple[Any, Any]:
     input, weight = operands
-    grad = grad.reshape(*input.shape[:2], -1, *grad.shape[2:])
+    multiple = weight.shape[0] // input.shape[1]
+    grad = grad.reshape(*input.shape[:2], multiple, *grad.shape[2:])
     return (
         _depthwise_input_grad(grad, input.shape, weight, stride, padding, dilation),
         _depthwise_weight_grad(grad, input, weight.shape, stride, padding, dilation),

@@ -41,7 +41,9 @@ def cdist(ctx: Any, x1: Any, x2: Any, p: float, compute_mode: int | None) -> Any
 @lowers("_cdist_backward", static=("p",))
 def cdist_backward(ctx: Any, grad: Any, x1: Any, x2: Any, p: float, cdist: Any) -> Any:
     others = cast(x2, ctx.opmath)
-    _, pull = jax.vjp(lambda x: _distances(x, others, p), cast(x1, ctx.opmath))
+    # The gradient of each batch apart: autograd itself adds up what x1 was broadcast to.
+    points = jnp.broadcast_to(cast(x1, ctx.opmath), ctx.size)
+    _, pull = jax.vjp(lambda x: _distances(x, others, p), points)
     return pull(cast(grad, ctx.opmath))[0]
 
 

@@ -163,9 +163,10 @@ def max_over(self: Any, places: Sequence[Any]) -> tuple[Any, Any]:
         flat = np.take(flat, place, axis=axis)
     outs = [place.shape[0] for place in places]
     order = [*range(0, 2 * len(places), 2), *range(1, 2 * len(places), 2)]
-    flat = flat.transpose(order).reshape(*outs, -1)
+    members = math.prod(place.shape[1] for place in places)
+    flat = flat.transpose(order).reshape(*outs, members)
     gathered = gathered.transpose([*range(lead), *(lead + d for d in order)])
-    gathered = gathered.reshape(*self.shape[:lead], *outs, -1)
+    gathered = gathered.reshape(*self.shape[:lead], *outs, members)
     chosen = jnp.argmax(gathered, axis=-1)[..., None]
     index = jnp.take_along_axis(jnp.broadcast_to(flat, gathered.shape), chosen, -1)
     return jnp.take_along_axis(gathered, chosen, -1)[..., 0], index[..., 0]
@@ -176,7 +177,8 @@ def scatter_planes(grad: Any, indices: Any, size: Sizes, rank: int) -> Any:
     planes = math.prod(size[:-rank])
     rows = jnp.arange(planes)[:, None]
     zeros = jnp.zeros((planes, math.prod(size[-rank:])), grad.dtype)
-    added = zeros.at[rows, indices.reshape(planes, -1)].add(grad.reshape(planes, -1))
+    outs = (planes, math.prod(grad.shape[-rank:]))
+    added = zeros.at[rows, indices.reshape(outs)].add(grad.reshape(outs))
     return added.reshape(size)
 
 

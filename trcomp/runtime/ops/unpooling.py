@@ -13,7 +13,8 @@ from trcomp.runtime.ops.registry import lowers
 def _unpooled(ctx: Any, self: Any, indices: Any, rank: int) -> Any:
     planes = math.prod(ctx.size[: len(ctx.size) - rank])
     places = math.prod(ctx.size[len(ctx.size) - rank :])
-    values, index = self.reshape(planes, -1), indices.reshape(planes, -1)
+    given = (planes, math.prod(self.shape[self.ndim - rank :]))
+    values, index = self.reshape(given), indices.reshape(given)
     plane = jnp.arange(planes)[:, None]
     empty = jnp.zeros((planes, places), self.dtype)
     return empty.at[plane, index].set(values, mode="drop").reshape(ctx.size)
