@@ -1,4 +1,4 @@
-"""Batches of nothing: results and gradients have the CPU's sizes, as in a last batch that is empty."""
+"""Batches of nothing, as a last batch may be: results and gradients are sized as on the CPU."""
 
 from __future__ import annotations
 
