@@ -9,5 +9,7 @@ from hypothesis import settings
 
 from trcomp import flags
 
+pytest_plugins = ["trcomp.testing.plugin"]
+
 os.environ[flags.CACHE.name] = "off"
 settings.register_profile("thorough", max_examples=10_000, deadline=None)

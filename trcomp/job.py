@@ -102,10 +102,11 @@ class Job:
         while not (record := self.record()).status.ended:
             left = self.poll_seconds if deadline is None else deadline - time.monotonic()
             if left <= 0:
+                typed = record.typed
                 raise JobTimeoutError(
                     f"{self.handle} is {record.status} after {timeout:g} s; it goes on.",
                     self.handle,
-                    f"`trcomp status {record.typed}` and `trcomp logs -f {record.typed}` follow it.",
+                    f"`trcomp status {typed}` and `trcomp logs -f {typed}` follow it.",
                 )
             time.sleep(min(left, self.poll_seconds))
         raise_for_outcome(record)

@@ -287,9 +287,9 @@ def test_ctrl_c_while_the_runner_starts_stops_it(
 ) -> None:
     start = process._start_runner
 
-    def interrupted(plan: Plan) -> bool:
+    def interrupted(*given: Any) -> bool:
         signal.raise_signal(signal.SIGINT)
-        return start(plan)
+        return start(*given)
 
     monkeypatch.setattr(process, "_start_runner", interrupted)
     with pytest.raises(KeyboardInterrupt):

@@ -48,6 +48,8 @@ from trcomp.spec import JobSpec
 __all__ = [
     "POLL_SECONDS",
     "describe",
+    "first_record",
+    "launch",
     "plan",
     "problems",
     "read_logs",
@@ -75,7 +77,7 @@ def submit(plan: Plan) -> None:
     assert isinstance(plan, LocalPlan)
     _require_packages(plan.spec)
     _make_directory(plan)
-    prepared = _first_record(plan)
+    prepared = first_record(plan)
     try:
         record.write(plan.directory, prepared)
         prepare(plan)
@@ -90,8 +92,21 @@ def submit(plan: Plan) -> None:
             message, f"{flags.HOME.name} may name a place with more room."
         ) from error
     with _interrupts_deferred():
-        started = _start_runner(plan)
-    if not started:
+        launch(plan, prepared, inherited(os.environ))
+
+
+def launch(plan: LocalPlan, prepared: ProcessRecord, environ: Mapping[str, str]) -> None:
+    """Start the runner of a job whose directory holds all that its hosts need.
+
+    Args:
+        plan: The job.
+        prepared: Its record so far, which the runner takes over.
+        environ: What the hosts get beside what the plan gives them.
+
+    Raises:
+        InternalError: The runner did not start.
+    """
+    if not _start_runner(plan, environ):
         log = plan.directory / "runner.log"
         _give_up(plan, prepared, "The job's runner did not start.")
         raise InternalError(f"The job's runner did not start; see {log}.")
@@ -226,7 +241,8 @@ def _give_up(plan: LocalPlan, prepared: ProcessRecord, message: str) -> None:
         record.write(plan.directory, prepared.failed(failure))
 
 
-def _first_record(plan: LocalPlan) -> ProcessRecord:
+def first_record(plan: LocalPlan) -> ProcessRecord:
+    """The record of a job that is being prepared by this process."""
     # Until the runner takes over, the job lives as long as the process that prepares it.
     return ProcessRecord(
         name=plan.job_name,
@@ -240,13 +256,13 @@ def _first_record(plan: LocalPlan) -> ProcessRecord:
     ).entered(JobStatus.PREPARING)
 
 
-def _start_runner(plan: LocalPlan) -> bool:
+def _start_runner(plan: LocalPlan, environ: Mapping[str, str]) -> bool:
     with (plan.directory / "runner.log").open("wb") as stream:
         # The plan goes through a pipe: its environment may hold secrets, which stay off the disk.
         started = subprocess.run(
             [sys.executable, "-P", "-m", "trcomp.backends.process_runner"],
             input=plan.model_dump_json().encode(),
-            env=inherited(os.environ),
+            env=environ,
             stdout=stream,
             stderr=stream,
             start_new_session=True,

@@ -1,0 +1,132 @@
+"""SageMaker's API for training jobs, as strict as botocore's model of it and its own rules."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from trcomp import limits
+from trcomp.testing.training import TrainingJob
+
+_SHAPE = "CreateTrainingJobRequest"
+_SUMMARY = (
+    "TrainingJobName",
+    "TrainingJobArn",
+    "CreationTime",
+    "TrainingEndTime",
+    "LastModifiedTime",
+    "TrainingJobStatus",
+    "SecondaryStatus",
+)
+
+
+class Refusal(Exception):
+    """An answer that is an error."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+    def to_dict(self) -> dict[str, str]:
+        """The answer's JSON."""
+        return {"__type": self.code, "message": str(self)}
+
+
+class ControlPlane:
+    """The training jobs of one account in one region."""
+
+    def __init__(self, directory: Path, account: str, region: str) -> None:
+        self._directory = directory
+        self._account = account
+        self._region = region
+        self._lock = threading.Lock()
+        self.jobs: dict[str, TrainingJob] = {}
+
+    def answer(self, operation: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        """The answer to one call.
+
+        Raises:
+            Refusal: The answer is an error.
+        """
+        operations: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+            "CreateTrainingJob": self._create,
+            "DescribeTrainingJob": lambda given: self._job(given).description(),
+            "ListTrainingJobs": self._list,
+            "StopTrainingJob": self._stop,
+            "DeleteTrainingJob": self._delete,
+        }
+        if operation not in operations:
+            raise Refusal("UnknownOperationException", f"{operation} is not part of the stand-in.")
+        with self._lock:
+            return operations[operation](arguments)
+
+    def close(self) -> None:
+        """End every job, at once."""
+        for job in self.jobs.values():
+            job.kill()
+
+    def _create(self, request: dict[str, Any]) -> dict[str, Any]:
+        _check(request, self._account)
+        name = request["TrainingJobName"]
+        arn = f"arn:aws:sagemaker:{self._region}:{self._account}:training-job/{name}"
+        if name in self.jobs:
+            raise Refusal("ResourceInUse", f"A training job of this name exists: {arn}")
+        self.jobs[name] = TrainingJob(request, arn, self._directory / name)
+        self.jobs[name].start()
+        return {"TrainingJobArn": arn}
+
+    def _job(self, arguments: dict[str, Any]) -> TrainingJob:
+        try:
+            return self.jobs[arguments["TrainingJobName"]]
+        except KeyError:
+            raise Refusal("ValidationException", "Requested resource not found.") from None
+
+    def _list(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        wanted = arguments.get("NameContains", "")
+        found = [job.description() for name, job in self.jobs.items() if wanted in name]
+        found.sort(key=lambda job: job["CreationTime"])
+        if arguments.get("SortOrder") == "Descending":
+            found.reverse()
+        summaries = [{key: job[key] for key in _SUMMARY if key in job} for job in found]
+        return {"TrainingJobSummaries": summaries[: arguments.get("MaxResults", 10)]}
+
+    def _stop(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        job = self._job(arguments)
+        if not job.stop():
+            raise Refusal("ValidationException", "The request was rejected: the job has ended.")
+        return {}
+
+    def _delete(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        job = self._job(arguments)
+        if job.description()["TrainingJobStatus"] in {"InProgress", "Stopping"}:
+            raise Refusal("ValidationException", "The request was rejected: the job runs.")
+        del self.jobs[arguments["TrainingJobName"]]
+        return {}
+
+
+def _check(request: dict[str, Any], account: str) -> None:
+    """Refuse what SageMaker refuses."""
+    faults = [f"{fault.path}: {fault.allowed}" for fault in limits.faults(_SHAPE, request)]
+    stopping = request.get("StoppingCondition", {})
+    run, wait = stopping.get("MaxRuntimeInSeconds"), stopping.get("MaxWaitTimeInSeconds")
+    spot = request.get("EnableManagedSpotTraining", False)
+    resources = request.get("ResourceConfig", {})
+    if spot and (wait is None or (run is not None and wait < run)):
+        faults.append("MaxWaitTimeInSeconds must be at least MaxRuntimeInSeconds.")
+    if not spot and wait is not None:
+        faults.append("MaxWaitTimeInSeconds needs EnableManagedSpotTraining.")
+    if spot and resources.get("KeepAlivePeriodInSeconds"):
+        faults.append("KeepAlivePeriodInSeconds is not for spot training.")
+    if not request.get("AlgorithmSpecification", {}).get("TrainingImage"):
+        faults.append("AlgorithmSpecification.TrainingImage is needed.")
+    if not resources.get("InstanceType"):
+        faults.append("ResourceConfig.InstanceType is needed.")
+    names = [channel.get("ChannelName") for channel in request.get("InputDataConfig", [])]
+    if len(set(names)) != len(names):
+        faults.append("InputDataConfig: channels must have different names.")
+    if faults:
+        raise Refusal("ValidationException", f"{len(faults)} validation errors: {faults}")
+    if f":{account}:" not in request["RoleArn"]:
+        raise Refusal("ValidationException", f"Could not assume role {request['RoleArn']}.")

@@ -1,0 +1,259 @@
+"""One training job of the stand-in: its states, its hosts with the real entrypoint, its results.
+
+Starting --> Downloading --> Training --> Uploading --> Completed, Failed, Stopped
+             channels of S3  process_runner            model.tar.gz, output.tar.gz to S3
+             to each host    lines to CloudWatch
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from trcomp import contract, flags, s3
+from trcomp.backends import process, record
+from trcomp.backends.aws import client
+from trcomp.backends.base import JobStatus
+from trcomp.backends.local_plan import HostPlan, LocalPlan
+from trcomp.backends.process_plan import host_addresses
+from trcomp.backends.process_runner import KILL
+from trcomp.backends.record import ProcessRecord
+from trcomp.contract import Paths
+from trcomp.spec import JobSpec
+from trcomp.testing import host_files
+from trcomp.testing.cloudwatch import Uploader
+
+STOP_SECONDS = 120.0
+"""What SageMaker leaves a container between SIGTERM and SIGKILL."""
+_TICK_SECONDS = 0.05
+_LONGEST_REASON = 1024
+_INHERITED = ("PATH", "HOME", "LANG", "TMPDIR", "PYTHONPATH", "VIRTUAL_ENV", "LD_LIBRARY_PATH")
+"""What a host takes from this process: nothing but what its Python needs, and AWS's variables."""
+
+
+class _Stopped(Exception):
+    """The job was to stop before its hosts started."""
+
+
+class TrainingJob(threading.Thread):
+    """One job, from its creation to its end."""
+
+    def __init__(self, request: dict[str, Any], arn: str, directory: Path) -> None:
+        super().__init__(name=request["TrainingJobName"], daemon=True)
+        now = datetime.now(UTC)
+        self._request = request
+        self._directory = directory
+        self._lock = threading.Lock()
+        self._stopping: str | None = None
+        """Why the job is to stop: the secondary state in which it will end."""
+        self._killed = False
+        self._answer: dict[str, Any] = request | {
+            "TrainingJobArn": arn,
+            "CreationTime": now,
+            "LastModifiedTime": now,
+            "TrainingJobStatus": "InProgress",
+            "SecondaryStatusTransitions": [],
+        }
+        self._enter("Starting", "Preparing the instances for training")
+
+    def description(self) -> dict[str, Any]:
+        """What DescribeTrainingJob answers."""
+        with self._lock:
+            steps = [dict(step) for step in self._answer["SecondaryStatusTransitions"]]
+            return self._answer | {"SecondaryStatusTransitions": steps}
+
+    def stop(self, state: str = "Stopped") -> bool:
+        """Ask the job to stop; False if it has ended."""
+        with self._lock:
+            if self._answer["TrainingJobStatus"] not in {"InProgress", "Stopping"}:
+                return False
+            self._stopping = self._stopping or state
+            self._answer["TrainingJobStatus"] = "Stopping"
+        return True
+
+    def fail(self, reason: str) -> None:
+        """Let the job have failed for a reason of SageMaker's own; it must have ended.
+
+        Args:
+            reason: Such as ``CapacityError: Unable to provision requested ML compute capacity.``
+        """
+        self.join()
+        self._end("Failed", "Failed", reason)
+
+    def kill(self) -> None:
+        """End the job and all its processes; returns when they have ended."""
+        self._killed = True
+        self.stop()
+        self.join()
+
+    def run(self) -> None:
+        """Take the job through its states."""
+        try:
+            self._run()
+        except _Stopped:
+            self._end("Stopped", self._stopping or "Stopped")
+        except host_files.ClientFault as error:
+            self._end("Failed", "Failed", f"ClientError: {error}")
+        except Exception as error:
+            self._end("Failed", "Failed", f"InternalServerError: {error!r}")
+
+    def _run(self) -> None:
+        self._check_stop()
+        self._enter("Downloading", "Downloading input data")
+        hosts = self._hosts()
+        self._check_stop()
+        self._enter("Training", "Training image download completed. Training in progress.")
+        ended = self._train(self._plan(hosts))
+        self._enter("Uploading", "Uploading generated training model")
+        self._upload(ended, [Paths(host.root) for host in hosts])
+        if ended.failure is not None and self._stopping is None:
+            self._end("Failed", "Failed", _reason(ended, hosts))
+        elif self._stopping is not None:
+            self._end("Stopped", self._stopping)
+        else:
+            self._end("Completed", "Completed")
+
+    def _train(self, plan: LocalPlan) -> ProcessRecord:
+        """Run the hosts, and carry their lines to CloudWatch until they have ended."""
+        environ = {n: v for n, v in os.environ.items() if n in _INHERITED or n.startswith("AWS_")}
+        prepared = process.first_record(plan)
+        record.write(plan.directory, prepared)
+        process.launch(plan, prepared, environ)
+        begin, kill_at = time.monotonic(), None
+        seconds = self._request.get("StoppingCondition", {}).get("MaxRuntimeInSeconds", 86400)
+        with Uploader(self.name, plan.directory / "logs", plan.hosts) as uploader:
+            while not (found := _record(plan.directory)).status.ended:
+                if time.monotonic() - begin > seconds:
+                    self.stop("MaxRuntimeExceeded")
+                if self._killed or (kill_at is not None and time.monotonic() > kill_at):
+                    _signal(found, KILL)
+                elif self._stopping is not None and kill_at is None:
+                    kill_at = time.monotonic() + STOP_SECONDS
+                    self._enter("Stopping", "Stopping the training job")
+                    _signal(found, signal.SIGTERM)
+                uploader.carry()
+                time.sleep(_TICK_SECONDS)
+            uploader.carry(final=True)
+        return found
+
+    def _hosts(self) -> list[HostPlan]:
+        names = [f"algo-{i + 1}" for i in range(self._request["ResourceConfig"]["InstanceCount"])]
+        addresses = host_addresses(self.name, names)
+        hosts = []
+        for name in names:
+            root = self._directory / "hosts" / name / "ml"
+            host_files.prepare(self._request, Paths(root), name, names)
+            environment = self._request.get("Environment", {}) | {
+                "SAGEMAKER_BASE_DIR": str(root),
+                "TRAINING_JOB_NAME": self.name,
+                "TRAINING_JOB_ARN": self._answer["TrainingJobArn"],
+                "AWS_REGION": os.environ["AWS_DEFAULT_REGION"],
+                # Hosts of SageMaker find each other by name.
+                flags.HOST_ADDRESSES.name: ",".join(f"{n}={ip}" for n, ip in addresses.items()),
+            }
+            hosts.append(
+                HostPlan(
+                    name=name,
+                    argv=(sys.executable, "-P", "-m", "trcomp.entrypoint"),
+                    environment=environment,
+                    root=root,
+                    contract=contract.read(root, environment),
+                )
+            )
+        return hosts
+
+    def _plan(self, hosts: list[HostPlan]) -> LocalPlan:
+        (self._directory / "logs").mkdir(parents=True)
+        return LocalPlan(
+            backend="process",
+            job_name=self.name,
+            directory=self._directory,
+            hosts=tuple(hosts),
+            files=(),
+            output_dir=self._directory / "output",
+            spec=JobSpec.of(job_name=self.name, entry_point="train.py"),
+        )
+
+    def _upload(self, ended: ProcessRecord, hosts: list[Paths]) -> None:
+        output = self._request["OutputDataConfig"]
+        place = s3.place(output["S3OutputPath"]) / self.name / "output"
+        key = output.get("KmsKeyId")
+        encryption = {"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": key} if key else {}
+        for path in sorted((self._directory / "output").glob("*.tar.gz")):
+            with path.open("rb") as body:
+                where = {"Bucket": place.bucket, "Key": place.key(path.name)}
+                client("s3").put_object(**where, **encryption, Body=body)
+        if ended.model is not None:
+            uri = f"{place}/model.tar.gz"
+            self._answer["ModelArtifacts"] = {"S3ModelArtifacts": uri}
+        for paths in hosts:
+            host_files.keep_checkpoints(self._request, paths)
+
+    def _check_stop(self) -> None:
+        if self._stopping is not None:
+            raise _Stopped
+
+    def _enter(self, state: str, message: str = "") -> None:
+        now = datetime.now(UTC)
+        with self._lock:
+            steps = self._answer["SecondaryStatusTransitions"]
+            if steps:
+                steps[-1]["EndTime"] = now
+            steps.append({"Status": state, "StartTime": now, "StatusMessage": message})
+            self._answer |= {"SecondaryStatus": state, "LastModifiedTime": now}
+            if state == "Training":
+                self._answer["TrainingStartTime"] = now
+
+    def _end(self, status: str, state: str, reason: str | None = None) -> None:
+        self._enter(state, reason or "")
+        with self._lock:
+            now = self._answer["LastModifiedTime"]
+            begin = self._answer.get("TrainingStartTime", now)
+            seconds = round((now - begin).total_seconds())
+            self._answer |= {
+                "TrainingEndTime": now,
+                "TrainingTimeInSeconds": seconds,
+                "BillableTimeInSeconds": seconds,
+                "TrainingJobStatus": status,
+            }
+            if reason is not None:
+                self._answer["FailureReason"] = reason[:_LONGEST_REASON]
+
+
+def _reason(ended: ProcessRecord, hosts: list[HostPlan]) -> str:
+    """The failure's reason as SageMaker makes it, out of the failure file."""
+    assert ended.failure is not None
+    text = ended.failure.message
+    for host in hosts:
+        if host.name == ended.failure.host:
+            with suppress(FileNotFoundError):
+                text = Paths(host.root).failure.read_text(encoding="utf-8", errors="replace")
+    code = f", exit code: {ended.failure.exit_code}"
+    return f"AlgorithmError: {text}"[: _LONGEST_REASON - len(code)] + code
+
+
+def _record(directory: Path) -> ProcessRecord:
+    found = record.read(directory)
+    assert found is not None
+    if (
+        not found.status.ended
+        and found.status is not JobStatus.PREPARING
+        and not found.runner_alive
+    ):
+        found = record.read(directory)
+        assert found is not None
+        return found if found.status.ended else found.abandoned()
+    return found
+
+
+def _signal(found: ProcessRecord, number: signal.Signals) -> None:
+    if found.runner_pid is not None and found.runner_alive:
+        with suppress(ProcessLookupError):
+            os.kill(found.runner_pid, number)
