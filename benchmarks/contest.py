@@ -49,12 +49,12 @@ def _venv(name: str) -> Path:
 
 PEERS = {
     "eager": Peer(_OWN, "torch_peer", ("eager",)),
-    "inductor": Peer(_OWN, "torch_peer", ("inductor",)),
     "trcomp": Peer(_OWN, "trcomp_peer", ("lazy",)),
     "trcomp-compile": Peer(_OWN, "trcomp_peer", ("compile",)),
     "torch_xla": Peer(_venv("torch_xla"), "torch_xla_peer", ("lazy",)),
-    "openxla": Peer(_venv("torch_xla"), "torch_xla_peer", ("openxla",)),
     "flax": Peer(_venv("flax"), "flax_peer", (), ("vit", "gpt2", "resnet50-64px")),
+    "openxla": Peer(_venv("torch_xla"), "torch_xla_peer", ("openxla",)),
+    "inductor": Peer(_OWN, "torch_peer", ("inductor",)),
 }
 
 
@@ -86,6 +86,8 @@ class Contestant:
     loss: float | None = None
     """That of the first step."""
     versions: dict[str, str] = field(default_factory=dict)
+    counts: dict[str, int | None] = field(default_factory=dict)
+    """Compiles, operations of a step, `peak_rss_bytes`: the most memory it ever had."""
 
     def __post_init__(self) -> None:
         self._scratch = tempfile.TemporaryDirectory()
@@ -125,10 +127,10 @@ class Contestant:
         taken = self._run(number + 1, seconds, 10 * seconds)
         self.turns.append(taken[1:] or taken)
 
-    def report(self) -> dict[str, int | None]:
-        """Compiles, operations of a step, and the most memory it ever had."""
+    def report(self) -> None:
+        """Ask for its `counts`."""
         self._send({"report": True})
-        return self._answer(30)
+        self.counts = self._answer(60)
 
     def close(self) -> None:
         """End the process."""

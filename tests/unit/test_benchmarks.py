@@ -140,7 +140,8 @@ def test_a_contestant_runs_what_it_is_told(contestant: Contestant) -> None:
     assert (len(contestant.early), [len(turn) for turn in contestant.turns]) == (3, [3])
     assert contestant.turns[0][0].device == 0.003
     assert contestant.loss == 2.0
-    assert contestant.report()["operations"] == 3
+    contestant.report()
+    assert contestant.counts["operations"] == 3
 
 
 def test_one_that_ends_says_its_last_words(contestant: Contestant) -> None:
