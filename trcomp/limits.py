@@ -72,13 +72,6 @@ def count_problem(shape: str, count: int) -> str | None:
     return None
 
 
-def members(path: str, shape: str = "CreateTrainingJobRequest") -> bool:
-    """Whether a request has such a field, written as ``ResourceConfig.InstanceCount``."""
-    name, _, rest = path.partition(".")
-    member = _shapes()[shape].get("members", {}).get(name)
-    return member is not None and (not rest or members(rest, member["shape"]))
-
-
 def longest(shape: str) -> int:
     """The number of characters that SageMaker's API admits for a string shape."""
     return int(_shapes()[shape]["max"])

@@ -175,9 +175,11 @@ def _goes_on(name: str) -> str:
 
 
 def _settling(name: str) -> float:
-    """Seconds until all lines of an ended job have arrived."""
-    ended = to_record(_description(name)).transitions[-1].time
-    since = (datetime.now(UTC) - ended).total_seconds()
+    """Seconds until all lines of an ended job have arrived; 0 for one that goes on."""
+    last = to_record(_description(name)).transitions[-1]
+    if not last.status.ended:
+        return 0.0
+    since = (datetime.now(UTC) - last.time).total_seconds()
     return min(SETTLE_SECONDS, SETTLE_SECONDS - since)
 
 

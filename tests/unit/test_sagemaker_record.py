@@ -1,0 +1,113 @@
+"""What SageMaker says of a job, in trcomp's words."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from trcomp import JobCapacityError, JobFailedError, JobLimitError, JobStatus, JobStoppedError
+from trcomp.backends.sagemaker_record import to_record
+from trcomp.job import raise_for_outcome
+
+BEGIN = datetime(2026, 11, 30, 12, tzinfo=UTC)
+
+
+def description(*states: str, status: str = "InProgress", **more: Any) -> dict[str, Any]:
+    steps = [
+        {"Status": state, "StartTime": BEGIN + timedelta(seconds=index), "StatusMessage": ""}
+        for index, state in enumerate(states)
+    ]
+    return {
+        "TrainingJobName": "job",
+        "TrainingJobArn": "arn:aws:sagemaker:eu-west-1:123456789012:training-job/job",
+        "TrainingJobStatus": status,
+        "SecondaryStatus": states[-1] if states else "Starting",
+        "SecondaryStatusTransitions": steps,
+        "CreationTime": BEGIN,
+        "LastModifiedTime": BEGIN + timedelta(minutes=1),
+        "OutputDataConfig": {"S3OutputPath": "s3://bucket/out/"},
+        "ResourceConfig": {"InstanceType": "ml.m5.large", "InstanceCount": 2},
+        **more,
+    }
+
+
+def test_states_and_their_times() -> None:
+    states = ["Starting", "Downloading", "Training", "Uploading", "Completed"]
+    end = BEGIN + timedelta(minutes=2)
+    model = {"S3ModelArtifacts": "s3://bucket/out/job/output/model.tar.gz"}
+    found = to_record(
+        description(*states, status="Completed", TrainingEndTime=end, ModelArtifacts=model)
+    )
+    assert [(step.status, (step.time - BEGIN).total_seconds()) for step in found.transitions] == [
+        (JobStatus.STARTING, 0),
+        (JobStatus.STARTING, 1),
+        (JobStatus.TRAINING, 2),
+        (JobStatus.UPLOADING, 3),
+        (JobStatus.COMPLETED, 120),
+    ]
+    assert found.hosts == ("algo-1", "algo-2")
+    assert found.model == "s3://bucket/out/job/output/model.tar.gz"
+    assert found.output == "s3://bucket/out/job/output/output.tar.gz"
+    assert found.place.startswith("https://eu-west-1.console.aws.amazon.com/sagemaker/")
+    raise_for_outcome(found)
+
+
+def test_a_job_is_known_before_its_first_transition() -> None:
+    found = to_record(description())
+    assert found.status is JobStatus.STARTING
+    assert not found.status.ended
+
+
+def test_a_last_state_does_not_end_a_job_that_sagemaker_has_not_ended() -> None:
+    assert to_record(description("Training", "Completed")).status is JobStatus.TRAINING
+
+
+@pytest.mark.parametrize(
+    ("state", "status", "error"),
+    [
+        ("Stopped", "Stopped", JobStoppedError),
+        ("MaxRuntimeExceeded", "Stopped", JobLimitError),
+        ("MaxWaitTimeExceeded", "Stopped", JobLimitError),
+        ("Failed", "Failed", JobFailedError),
+    ],
+)
+def test_how_a_job_ended(state: str, status: str, error: type[Exception]) -> None:
+    found = to_record(description("Training", state, status=status, FailureReason="x"))
+    with pytest.raises(error) as caught:
+        raise_for_outcome(found)
+    assert type(caught.value) is error
+
+
+def failed(reason: str) -> JobFailedError:
+    found = to_record(description("Training", "Failed", status="Failed", FailureReason=reason))
+    with pytest.raises(JobFailedError) as caught:
+        raise_for_outcome(found)
+    return caught.value
+
+
+def test_a_failure_file_as_far_as_sagemaker_shows_it() -> None:
+    error = failed(
+        "AlgorithmError: ValueError: bad\nrank 5 on host algo-2, exit code 3\n"
+        "Traceback (most recent call last):\n  File, exit code: 3"
+    )
+    assert (error.exit_code, error.rank, error.host) == (3, 5, "algo-2")
+    assert error.traceback == "Traceback (most recent call last):\n  File"
+
+
+@pytest.mark.parametrize(
+    ("reason", "shown", "kind"),
+    [
+        ("AlgorithmError: , exit code: 137", "exit code 137", JobFailedError),
+        ("CapacityError: Unable to provision.", "Unable to provision.", JobCapacityError),
+        ("ClientError: Data download failed", "ClientError: Data download", JobFailedError),
+        ("InternalServerError: Try again.", "InternalServerError: Try", JobFailedError),
+        ("Something new", "Something new", JobFailedError),
+        ("", "exit code 1", JobFailedError),
+    ],
+)
+def test_failures_without_a_script_in_them(reason: str, shown: str, kind: type) -> None:
+    error = failed(reason)
+    assert shown in str(error)
+    assert type(error) is kind
