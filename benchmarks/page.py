@@ -24,7 +24,7 @@ runs the script three times as a job on this machine, until it has made so many 
 own device, as `trcomp run` runs it, and with each model compiled as it is moved to the device.
 Nothing in the script changes. A table shows each one's time of a steady step, time to the first and
 compiles; the last line says which form to use, and after how many steps its slower start is made up
-for. `trcomp bench --json` prints the same for programs.
+for. `trcomp bench --json` prints the same for programs. Leave the machine alone meanwhile.
 """
 _TRACERS = ("trcomp", "trcomp-compile", "torch_xla")
 _TRACING = """
