@@ -64,6 +64,7 @@ build/peers/%/.installed: benchmarks/peers/%.txt
 docs: $(STAMP)
 	$(BIN)/python -m docs.generate
 	$(BIN)/python -m docs.environment
+	$(BIN)/python -m docs.sagemaker
 	$(BIN)/python -m docs.torch_xla_names
 
 clean:
