@@ -1,4 +1,4 @@
-"""FSDP2 and DTensor on two ranks, in the words of a CUDA script, against gloo on the CPU."""
+"""FSDP2, DTensor and tensor parallelism on two ranks, over meshes of cuda and xla, against gloo."""
 
 from __future__ import annotations
 
@@ -20,15 +20,20 @@ SCRIPT = """
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
     from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        RowwiseParallel,
+        parallelize_module,
+    )
 
     import trcomp.runtime as rt
 
-    if {on_device}:
+    device = "{device}"
+    if device == "cuda":
         from trcomp.compat import cuda
 
         cuda.install()
-    device = "cuda" if {on_device} else "cpu"
-    dist.init_process_group("nccl" if {on_device} else "gloo")
+    dist.init_process_group({{"cuda": "nccl", "xla": "xla", "cpu": "gloo"}}[device])
     rank = dist.get_rank()
     mesh = init_device_mesh(device, (2,))
     shared = distribute_tensor(torch.arange(8.0).reshape(4, 2).to(device), mesh, [Shard(0)])
@@ -43,7 +48,7 @@ SCRIPT = """
         torch.nn.Linear(20, 30), torch.nn.Tanh(), torch.nn.Linear(30, 5)
     ).to(device)
     for part in (model[0], model[2], model):
-        fully_shard(part)
+        fully_shard(part, **({{}} if device == "cuda" else {{"mesh": mesh}}))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     inputs, labels = torch.randn(2, 8, 20), torch.randint(0, 5, (2, 8))
     found["losses"], found["compiles"], early = [], [], rt.metrics()["early_syncs"]
@@ -61,6 +66,12 @@ SCRIPT = """
     found["early"] = rt.metrics()["early_syncs"] - early
     found["norm"] = norm.full_tensor().item()
     found["weights"] = [parameter.full_tensor().tolist() for parameter in model.parameters()]
+    split = torch.nn.Sequential(
+        torch.nn.Linear(20, 30), torch.nn.Tanh(), torch.nn.Linear(30, 5)
+    ).to(device)
+    parallelize_module(split, mesh, {{"0": ColwiseParallel(), "2": RowwiseParallel()}})
+    split(inputs[0].to(device)).square().sum().backward()
+    found["split"] = [parameter.grad.full_tensor().tolist() for parameter in split.parameters()]
     found["fallbacks"] = dict(rt.metrics()["fallbacks"])
     open(f"found-{{rank}}.json", "w").write(json.dumps(found))
     dist.destroy_process_group()
@@ -68,21 +79,29 @@ SCRIPT = """
 RANKS = (0, 1)
 
 
-def run(folder: Path, on_device: bool) -> list[dict[str, Any]]:
-    script = SCRIPT.format(on_device=on_device)
-    for ended in run_ranks(script, folder, 2, {"TRCOMP_ENABLED": str(int(on_device))}):
+def run(folder: Path, device: str) -> list[dict[str, Any]]:
+    script = SCRIPT.format(device=device)
+    for ended in run_ranks(script, folder, 2, {"TRCOMP_ENABLED": str(int(device != "cpu"))}):
         assert ended.code == 0, ended.text
     return [json.loads((folder / f"found-{rank}.json").read_text()) for rank in RANKS]
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    return [run(tmp_path_factory.mktemp(str(on)), on) for on in (True, False)]
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return run(tmp_path_factory.mktemp("cpu"), "cpu")
 
 
-@pytest.mark.parametrize("name", ["dtensor", "sum", "other way", "losses", "norm", "weights"])
-def test_numbers_are_those_of_gloo(found: Any, name: str) -> None:
-    for ours, theirs in zip(*found, strict=True):
+@pytest.fixture(scope="module", params=["cuda", "xla"])
+def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return run(tmp_path_factory.mktemp(request.param), request.param)
+
+
+NAMES = ["dtensor", "sum", "other way", "losses", "norm", "weights", "split"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_numbers_are_those_of_gloo(found: Any, plain: Any, name: str) -> None:
+    for ours, theirs in zip(found, plain, strict=True):
         both = (ours[name], theirs[name])
         pairs = zip(*both, strict=True) if isinstance(both[0], list) else [both]
         for mine, other in pairs:
@@ -92,6 +111,6 @@ def test_numbers_are_those_of_gloo(found: Any, name: str) -> None:
 
 
 def test_a_step_with_its_gathers_and_scatters_is_one_graph(found: Any) -> None:
-    for ours in found[0]:
+    for ours in found:
         assert len(set(ours["compiles"][1:])) == 1, ours["compiles"]
         assert (ours["early"], ours["fallbacks"]) == (0, {})

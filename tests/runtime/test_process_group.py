@@ -17,7 +17,7 @@ import torch.distributed as dist
 import trcomp.runtime as rt
 from tests.runtime.rank_scripts import run_ranks, run_script
 from trcomp.errors import DeviceError, UnsupportedError
-from trcomp.runtime import process_groups, reductions
+from trcomp.runtime import reductions
 
 pytestmark = pytest.mark.runtime
 
@@ -226,13 +226,6 @@ def test_a_storage_that_is_freed_reads_as_zeros_until_it_is_filled() -> None:
     assert tensor.tolist() == [2, 2, 2]
     with pytest.raises(UnsupportedError, match="allowed: 0"):
         tensor.untyped_storage().resize_(100)
-
-
-def test_a_mesh_of_xla_is_refused() -> None:
-    if "nccl" in process_groups.NAMES:
-        pytest.skip("cuda means the device here")
-    with pytest.raises(UnsupportedError, match="SPMD"):
-        dist.device_mesh.DeviceMesh("xla", [0])
 
 
 # Which ranks reduce together.

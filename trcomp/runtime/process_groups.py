@@ -9,12 +9,11 @@ from functools import wraps
 from typing import Any
 
 from torch._C._distributed_c10d import HashStore, Store, TCPStore
-from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.distributed_c10d import Backend, BackendConfig
 from torch.distributed.rendezvous import register_rendezvous_handler
 
-from trcomp.errors import DeviceError, UnsupportedError
-from trcomp.runtime import distributed
+from trcomp.errors import DeviceError
+from trcomp.runtime import distributed, meshes
 from trcomp.runtime.device import NAME, Process
 from trcomp.runtime.process_group import XlaProcessGroup
 
@@ -96,27 +95,9 @@ def _register_mixed() -> None:
     setattr(BackendConfig, "__init__", ours_first)  # noqa: B010
 
 
-def _register_meshes() -> None:
-    """Have meshes of devices made under the name "cuda", which torch takes for one of processes."""
-    initialize: Any = DeviceMesh.__init__
-
-    @wraps(initialize)
-    def of_cuda(self: DeviceMesh, device_type: str, *args: Any, **kwargs: Any) -> None:
-        if device_type == NAME and "nccl" not in NAMES:
-            raise UnsupportedError(
-                "a DeviceMesh of 'xla' was made: torch takes that name for one program over all "
-                "devices (SPMD), and makes no process groups for it.",
-                "Let cuda mean the device (cuda_to_xla, on by default in a job) and make the mesh "
-                "of 'cuda'.",
-            )
-        initialize(self, "cuda" if device_type == NAME else device_type, *args, **kwargs)
-
-    setattr(DeviceMesh, "__init__", of_cuda)  # noqa: B010
-
-
 def register() -> None:
     """Make "xla" a backend of torch.distributed and "xla://" a way to meet."""
     Backend.register_backend(NAME, create, extended_api=True, devices=[NAME])
     register_rendezvous_handler(NAME, _meet)
     _register_mixed()
-    _register_meshes()
+    meshes.register()
