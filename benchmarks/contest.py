@@ -22,6 +22,8 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 _OWN = Path(sys.executable)
+_PATIENCE_SECONDS = 180.0
+"""After which a contestant that does not answer has failed: it imports, builds or compiles."""
 
 
 @dataclass(frozen=True)
@@ -110,27 +112,27 @@ class Contestant:
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
-    def get_ready(self, seconds: float) -> None:
+    def get_ready(self) -> None:
         """Wait until it has imported and built all it needs."""
-        self.versions = self._answer(seconds)["versions"]
+        self.versions = self._answer()["versions"]
 
-    def first(self, seconds: float) -> None:
+    def first(self) -> None:
         """Run the first step."""
-        self.early += self._run(1, seconds, seconds)
+        self.early += self._run(1, _PATIENCE_SECONDS)
 
     def warm_up(self, number: int, seconds: float) -> None:
-        """Run the steps after the first, which are not counted."""
-        self.early += self._run(number, seconds, 2 * seconds)
+        """Run the steps after the first, which are not counted: some compile again."""
+        self.early += self._run(number, seconds)
 
     def turn(self, number: int, seconds: float) -> None:
         """Run some steps. The first only refills the caches, which another has used since."""
-        taken = self._run(number + 1, seconds, 10 * seconds)
+        taken = self._run(number + 1, seconds)
         self.turns.append(taken[1:] or taken)
 
     def report(self) -> None:
         """Ask for its `counts`."""
         self._send({"report": True})
-        self.counts = self._answer(60)
+        self.counts = self._answer()
 
     def close(self) -> None:
         """End the process."""
@@ -140,9 +142,10 @@ class Contestant:
             pass  # Closes its pipes, where a request may be left, and waits for it.
         self._scratch.cleanup()
 
-    def _run(self, number: int, seconds: float, patience: float) -> list[Step]:
+    def _run(self, number: int, seconds: float) -> list[Step]:
+        """Run some steps, fewer if they would take longer than that, one at least."""
         self._send({"steps": number, "seconds": seconds})
-        answer = self._answer(patience)
+        answer = self._answer()
         if self.loss is None:
             self.loss = answer["loss"]
         return [Step(*times) for times in answer["steps"]]
@@ -155,11 +158,11 @@ class Contestant:
         except BrokenPipeError:
             raise Failed(self._last_words()) from None
 
-    def _answer(self, seconds: float) -> dict[str, Any]:
+    def _answer(self) -> dict[str, Any]:
         try:
-            line = self._answers.get(timeout=seconds)
+            line = self._answers.get(timeout=_PATIENCE_SECONDS)
         except queue.Empty:
-            raise Failed(f"no answer in {seconds:.0f} s") from None
+            raise Failed(f"no answer in {_PATIENCE_SECONDS:.0f} s") from None
         if not line:
             raise Failed(self._last_words())
         answer: dict[str, Any] = json.loads(line)

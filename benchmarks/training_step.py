@@ -37,8 +37,6 @@ MINUTES = 25.0
 _ROUNDS = range(3, 11)
 _TURN_STEPS, _TURN_SECONDS = 3, 4.0
 _EARLY_STEPS, _EARLY_SECONDS = 4, 8.0
-_PATIENCE_SECONDS = 180.0
-"""What importing and building, and what a first step, may take."""
 _SLOW_STARTERS = ("openxla", "inductor")
 """Left out of a model where the others have used up most of its time: their first steps take the
 longest by far."""
@@ -61,12 +59,12 @@ class Contest:
         begin = time.monotonic()
         deadline = begin + seconds
         try:
-            self._each(lambda one: one.get_ready(_PATIENCE_SECONDS))
+            self._each(Contestant.get_ready)
             for name in list(self.running):
                 if name in _SLOW_STARTERS and time.monotonic() > begin + _STARTING_SHARE * seconds:
                     self._leave(name, "left out: no time")
                 else:
-                    self._one(name, lambda one: one.first(_PATIENCE_SECONDS))
+                    self._one(name, Contestant.first)
             self._each(lambda one: one.warm_up(_EARLY_STEPS, _EARLY_SECONDS))
             for number in range(_ROUNDS.stop - 1):
                 if number >= _ROUNDS.start and time.monotonic() > deadline:

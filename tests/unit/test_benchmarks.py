@@ -132,8 +132,8 @@ def contestant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cont
 
 
 def test_a_contestant_runs_what_it_is_told(contestant: Contestant) -> None:
-    contestant.get_ready(60)
-    contestant.first(60)
+    contestant.get_ready()
+    contestant.first()
     contestant.warm_up(2, 60)
     contestant.turn(3, 60)
     assert contestant.versions == {"torch": "1"}
@@ -145,7 +145,7 @@ def test_a_contestant_runs_what_it_is_told(contestant: Contestant) -> None:
 
 
 def test_one_that_ends_says_its_last_words(contestant: Contestant) -> None:
-    contestant.get_ready(60)
+    contestant.get_ready()
     with pytest.raises(Failed, match="ValueError: too many"):
         contestant.turn(10, 60)
     with pytest.raises(Failed, match="ValueError: too many"):
