@@ -53,6 +53,24 @@ _FIELDS = {
 """SageMaker's fields of a channel, and ours."""
 
 
+_ATTRIBUTES = {
+    "s3_data": "uri",
+    **{
+        name: name
+        for name in (
+            "content_type",
+            "input_mode",
+            "compression",
+            "record_wrapping",
+            "s3_data_type",
+            "distribution",
+            "attribute_names",
+        )
+    },
+}
+"""The words of sagemaker.inputs.TrainingInput, for an object that keeps them, and ours."""
+
+
 def to_uri(place: str | Path) -> str:
     """A place as a URI: ``s3://`` stays, a path or ``file://`` becomes ``file:///absolute``."""
     text = str(place)
@@ -81,6 +99,9 @@ def to_inputs(value: Any) -> tuple[list[Input], list[Problem]]:
         config = getattr(given, "config", None)
         if isinstance(config, Mapping):
             words = dict(_words(config, problems, field))
+        elif hasattr(given, "s3_data"):
+            named = {word: getattr(given, name, None) for name, word in _ATTRIBUTES.items()}
+            words = {word: value for word, value in named.items() if value is not None}
         found = rules.place_problems(field, words.get("uri"))
         problems += found
         if not found:

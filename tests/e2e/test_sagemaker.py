@@ -26,6 +26,7 @@ from trcomp import (
     SpecError,
     TrainingCompilerConfig,
 )
+from trcomp.backends import sagemaker as backend
 from trcomp.cli import main
 from trcomp.testing import SageMaker
 
@@ -91,6 +92,12 @@ def test_a_launch_for_training_compiler_trains(words: dict[str, Any], sagemaker:
     assert {rank["steps"] for rank in job.report()["ranks"]} == {12}
 
 
+WRITER = """
+    import os
+    with open(os.path.join(os.environ["SM_MODEL_DIR"], "model.txt"), "w") as file:
+        file.write("weights")
+"""
+
 WHOLE = """
     import json, os, sys
     print("arguments", sys.argv[1:])
@@ -155,6 +162,30 @@ def test_unchanged_code_is_uploaded_once(sagemaker: SageMaker, tmp_path: Path) -
     before = sagemaker.calls[: sagemaker.calls.index("CreateTrainingJob") + 1]
     assert before == ["S3.HEAD", "S3.HEAD", "S3.PUT", "CreateTrainingJob"]
     assert "[rank 0] second" in list(job_of(job).logs())
+
+
+def test_code_that_changes_after_it_was_planned_is_not_sent(
+    sagemaker: SageMaker, tmp_path: Path
+) -> None:
+    plan = estimator(tmp_path, sagemaker, "print('first')").plan(job_name="changed")
+    for text in ("print('other')\n", "print('longer than it was')\n", "short"):
+        (tmp_path / "code" / "train.py").write_text(text)
+        with pytest.raises(SpecError, match="source_dir"):
+            backend.submit(plan)
+    assert "S3.PUT" not in sagemaker.calls[2:]
+    assert sagemaker.control.jobs == {}
+
+
+def test_a_key_encrypts_code_and_results(sagemaker: SageMaker, tmp_path: Path) -> None:
+    key = "arn:aws:kms:us-east-1:123456789012:key/mine"
+    job = estimator(tmp_path, sagemaker, WRITER, output_kms_key=key)
+    job.fit(logs=False)
+    s3 = sagemaker.client("s3")
+    keys = [item["Key"] for item in s3.list_objects_v2(Bucket=sagemaker.bucket)["Contents"]]
+    names = sorted(name.rpartition("/")[2] for name in keys)
+    assert names == ["model.tar.gz", "output.tar.gz", "sourcedir.tar.gz"]
+    for name in keys:
+        assert s3.head_object(Bucket=sagemaker.bucket, Key=name)["SSEKMSKeyId"] == key
 
 
 def test_lines_of_all_hosts_come_once_in_order_and_named(

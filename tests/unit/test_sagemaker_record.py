@@ -54,6 +54,12 @@ def test_states_and_their_times() -> None:
     raise_for_outcome(found)
 
 
+def test_the_console_of_each_partition() -> None:
+    arn = "arn:aws-cn:sagemaker:cn-north-1:123456789012:training-job/job"
+    found = to_record(description(TrainingJobArn=arn))
+    assert found.place.startswith("https://cn-north-1.console.amazonaws.cn/")
+
+
 def test_a_job_is_known_before_its_first_transition() -> None:
     found = to_record(description())
     assert found.status is JobStatus.STARTING

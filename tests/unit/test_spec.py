@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -185,6 +186,13 @@ def test_a_channel_may_be_an_object_of_sagemakers_sdk() -> None:
     )
     assert second.uri == "s3://bucket/test"
     assert JobSpec.from_json(spec.to_json()) == spec
+    kept = SimpleNamespace(s3_data="s3://bucket/kept", distribution="ShardedByS3Key")
+    (only,) = JobSpec.of(**WORDS, inputs=kept).inputs
+    assert (only.channel, only.uri, only.distribution) == (
+        "training",
+        "s3://bucket/kept",
+        "ShardedByS3Key",
+    )
     other = TrainingInput("s3://bucket/train", HubAccessConfig={"HubContentArn": "x"})
     assert "HubContentArn" in problems_of(inputs=other)
 

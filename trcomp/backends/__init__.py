@@ -64,7 +64,7 @@ def named(name: str) -> Backend:
     if name not in BACKENDS:
         raise BackendUnavailableError(
             f"There is no backend {name!r}; trcomp has {', '.join(BACKENDS)}.",
-            "Handles look like process://NAME; `trcomp list` shows those of this machine.",
+            "`trcomp list` shows the handles of this machine, `--backend` those of others.",
         )
     return cast("Backend", importlib.import_module(BACKENDS[name]))
 
@@ -78,6 +78,8 @@ def parse_handle(handle: str) -> tuple[str, str]:
     backend, separator, name = handle.rpartition("://")
     if not name or "/" in name or name in {".", ".."} or (separator and not backend):
         raise JobNotFoundError(
-            f"{handle!r} is no job handle.", handle, "Handles look like process://NAME."
+            f"{handle!r} is no job handle.",
+            handle,
+            "Handles look like process://NAME and sagemaker://NAME.",
         )
     return backend or "process", name

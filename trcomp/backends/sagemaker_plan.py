@@ -109,8 +109,7 @@ def problems(spec: JobSpec) -> list[Problem]:
     found = [*source.problems(spec), *environment_problems(spec)]
     if not found:
         found = bundle.problems(source.plan_files(spec))
-    site = Site(region(), code_uri(spec, region(), _SOME_DIGEST))
-    return [*found, *problems_of(spec, site)]
+    return [*found, *problems_of(spec, _site(spec, _SOME_DIGEST))]
 
 
 def plan(spec: JobSpec) -> SageMakerPlan:
@@ -124,7 +123,7 @@ def plan(spec: JobSpec) -> SageMakerPlan:
         raise SpecError(found)
     files = source.plan_files(spec)
     digest = bundle.digest(files)
-    site = Site(region(), code_uri(spec, region(), digest))
+    site = _site(spec, digest)
     return SageMakerPlan(
         backend=NAME,
         job_name=spec.job_name,
@@ -144,6 +143,11 @@ def region() -> str | None:
 
     found: str | None = get_session().get_config_variable("region")
     return found
+
+
+def _site(spec: JobSpec, digest: str) -> Site:
+    found = region()
+    return Site(found, code_uri(spec, found, digest))
 
 
 def _facts(instance_type: str) -> instances.InstanceFacts:

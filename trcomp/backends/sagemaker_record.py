@@ -23,6 +23,8 @@ _ENDS = {
     "Failed": JobStatus.FAILED,
     "Stopped": JobStatus.STOPPED,
 }
+_CONSOLES = {"aws-cn": "console.amazonaws.cn", "aws-us-gov": "console.amazonaws-us-gov.com"}
+"""Of the partitions that are apart."""
 _OVER = {"MaxRuntimeExceeded": "max_run", "MaxWaitTimeExceeded": "max_wait"}
 _REASON = re.compile(
     r"(?:(AlgorithmError|CapacityError|ClientError|InternalServerError): )?(.*?)"
@@ -45,8 +47,9 @@ class SageMakerRecord(JobRecord):
     @property
     def place(self) -> str:
         """The job's page in the console."""
-        host = f"{self.region}.console.aws.amazon.com"
-        return f"https://{host}/sagemaker/home?region={self.region}#/jobs/{self.name}"
+        domain = _CONSOLES.get(self.arn.split(":")[1], "console.aws.amazon.com")
+        home = f"https://{self.region}.{domain}/sagemaker/home?region={self.region}"
+        return f"{home}#/jobs/{self.name}"
 
 
 def to_record(job: Mapping[str, Any]) -> SageMakerRecord:
@@ -60,8 +63,9 @@ def to_record(job: Mapping[str, Any]) -> SageMakerRecord:
     secondary = job.get("SecondaryStatus", "")
     status = _ENDS.get(job["TrainingJobStatus"])
     places: dict[str, str] = {}
-    if status is not None and "OutputDataConfig" in job:
-        base = job["OutputDataConfig"]["S3OutputPath"].rstrip("/")
+    results = job.get("OutputDataConfig", {})
+    if status is not None and results.get("CompressionType", "GZIP") == "GZIP" and results:
+        base = results["S3OutputPath"].rstrip("/")
         places["output"] = f"{base}/{name}/output/output.tar.gz"
     if status in {JobStatus.COMPLETED, JobStatus.STOPPED}:
         model = job.get("ModelArtifacts", {}).get("S3ModelArtifacts")

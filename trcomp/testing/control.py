@@ -126,6 +126,8 @@ def _check(request: dict[str, Any], account: str) -> None:
     names = [channel.get("ChannelName") for channel in request.get("InputDataConfig", [])]
     if len(set(names)) != len(names):
         faults.append("InputDataConfig: channels must have different names.")
+    if request.get("OutputDataConfig", {}).get("CompressionType") == "NONE":
+        faults.append("the stand-in leaves results as archives alone.")
     if faults:
         raise Refusal("ValidationException", f"{len(faults)} validation errors: {faults}")
     if f":{account}:" not in request["RoleArn"]:
