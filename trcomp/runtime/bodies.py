@@ -68,6 +68,18 @@ def num_operations(graph: Graph) -> int:
     )
 
 
+def opened(graph: Graph) -> tuple[Signature, ...]:
+    """What a graph computes, whether recorded operator by operator or as regions."""
+    found: list[Signature] = []
+    for node in graph.nodes:
+        body = body_of(node)
+        if body is not None:
+            found += opened(body.graph)
+        elif node.signature.rule is not ARGUMENT:
+            found.append(node.signature)
+    return tuple(found)
+
+
 def body_of(node: Node) -> Body | None:
     """What a region's node stands for; None for other nodes."""
     signature = node.signature

@@ -6,7 +6,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -80,6 +80,8 @@ class Executable:
     signatures: tuple[Signature, ...]
     avals: tuple[Any, ...]
     """Shape and dtype of each input."""
+    made: list[Hashable] = field(default_factory=list)
+    """The same of each output, once it has run."""
 
     @property
     def analysis(self) -> MemoryNeeds:

@@ -1,7 +1,8 @@
-"""Placeholders: tensors whose storages stand for those that a region's calls will bring."""
+"""Placeholders: tensors and numbers that stand for those that a region's calls will bring."""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
@@ -14,6 +15,10 @@ from trcomp.runtime.ir import Node, Output, Signature, Value
 from trcomp.runtime.recording import is_device_tensor
 
 _make_tensor = torch._C._acc.create_empty_tensor
+
+
+class CannotCaptureError(Exception):
+    """What a function does cannot be part of a region: it needs values, or other ranks."""
 
 
 @lru_cache(maxsize=1 << 14)
@@ -88,3 +93,35 @@ class InPlace(Placeholders):
             storage.put(held, self.values[-1])
         self._num_tensors += 1
         return argument
+
+
+class Marks:
+    """Numbers that a call may change, each replaced by one that occurs nowhere else.
+
+    Where such a number turns up among a graph's lifted numbers is where a call's own goes.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.sources: dict[float | int, tuple[int, ...]] = {}
+        self._random = random.Random(seed)
+
+    def replace(self, position: int, argument: Any) -> Any:
+        """What to call the function with in place of an argument."""
+        if type(argument) is float:
+            return self._mark(torch.float64, position, 0)
+        if not isinstance(argument, torch.Tensor) or argument.device.type != "cpu":
+            return argument
+        flat = [self._mark(argument.dtype, position, i) for i in range(argument.numel())]
+        return torch.tensor(flat, dtype=argument.dtype).reshape(argument.shape)
+
+    def _mark(self, dtype: torch.dtype, position: int, element: int) -> float | int:
+        while True:
+            if dtype.is_floating_point:
+                number = torch.tensor(self._random.uniform(1, 2), dtype=dtype).item()
+            elif dtype in (torch.int32, torch.int64):
+                number = self._random.randrange(1 << 20, 1 << 31)
+            else:
+                raise CannotCaptureError(f"a host tensor of {dtype} takes part")
+            if number not in self.sources:
+                self.sources[number] = (1, position, element)
+                return number

@@ -9,10 +9,10 @@ same calls outside of one record. The compiler takes it apart again: XLA sees on
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -24,12 +24,8 @@ from trcomp.runtime.device import Process, check_fork
 from trcomp.runtime.graph import build
 from trcomp.runtime.ir import Buffer, Node, Output, Signature, Value, View
 from trcomp.runtime.metrics import counters
-from trcomp.runtime.placeholders import Placeholders, signature_of
+from trcomp.runtime.placeholders import CannotCaptureError, Marks, Placeholders, signature_of
 from trcomp.runtime.recording import is_device_tensor
-
-
-class CannotCaptureError(Exception):
-    """What a function does cannot be part of a region: it needs values, or other ranks."""
 
 
 class Place(NamedTuple):
@@ -75,29 +71,48 @@ class Region:
     owed: tuple[int, ...]
     results: tuple[Any, ...]
 
-    def __call__(self, arguments: Sequence[Any], storages: Sequence[Any]) -> list[Any]:
+    def __call__(
+        self,
+        arguments: Sequence[Any],
+        storages: Sequence[Any],
+        into: Mapping[int, Any] = MappingProxyType({}),
+    ) -> list[Any]:
         """Record one node; the results, in order.
 
         Args:
             arguments: As those of the capture, and laid out alike.
             storages: Of the device tensors among them, in order.
+            into: For some of the new storages, one that takes the place; its results are None.
         """
         if Process.forked:
             check_fork()
         held = [storages[i] for i in self.storages]
         node = Node(self.signature, self._operands(held), self._numbers(arguments))
         counters.recorded_nodes += 1
-        for i, output in self.written:
-            storage.put(held[i], Value(node, output))
+        if storage.are_restored():
+            for i, output in self.written:
+                storage.put(held[i], Value(node, output))
+        else:
+            for i, output in self.written:
+                held[i].value = Value(node, output)
         for output in self.owed:
             ir.owe(Value(node, output))
-        new = [storage.over(Value(node, made.output), made.num_bytes) for made in self.made]
-        return [
-            _over(held[place.argument] if place.argument is not None else new[place.made], place)
-            if type(place) is Place
-            else place
-            for place in self.results
+        new = [
+            storage.over(Value(node, made.output), made.num_bytes) if i not in into else None
+            for i, made in enumerate(self.made)
         ]
+        for i, taken in into.items():
+            taken.value = Value(node, self.made[i].output)
+        results: list[Any] = []
+        for place in self.results:
+            if type(place) is not Place:
+                results.append(place)
+            elif place.argument is not None:
+                results.append(_over(held[place.argument], place))
+            else:
+                target = new[place.made]
+                results.append(None if target is None else _over(target, place))
+        return results
 
     def _operands(self, held: Sequence[Any]) -> tuple[tuple[Node | Buffer, int], ...]:
         values = [each.value for each in held]
@@ -144,38 +159,6 @@ def layouts(tensors: Sequence[torch.Tensor], storages: Sequence[Any]) -> tuple[H
     if len(first) < len(storages):
         key += (first[id(held)] for held in storages)
     return tuple(key)
-
-
-class _Marks:
-    """Numbers that a call may change, each replaced by one that occurs nowhere else.
-
-    Where such a number turns up among a graph's lifted numbers is where a call's own goes.
-    """
-
-    def __init__(self, seed: int) -> None:
-        self.sources: dict[float | int, tuple[int, ...]] = {}
-        self._random = random.Random(seed)
-
-    def replace(self, position: int, argument: Any) -> Any:
-        """What to call the function with in place of an argument."""
-        if type(argument) is float:
-            return self._mark(torch.float64, position, 0)
-        if not isinstance(argument, torch.Tensor) or argument.device.type != "cpu":
-            return argument
-        flat = [self._mark(argument.dtype, position, i) for i in range(argument.numel())]
-        return torch.tensor(flat, dtype=argument.dtype).reshape(argument.shape)
-
-    def _mark(self, dtype: torch.dtype, position: int, element: int) -> float | int:
-        while True:
-            if dtype.is_floating_point:
-                number = torch.tensor(self._random.uniform(1, 2), dtype=dtype).item()
-            elif dtype in (torch.int32, torch.int64):
-                number = self._random.randrange(1 << 20, 1 << 31)
-            else:
-                raise CannotCaptureError(f"a host tensor of {dtype} takes part")
-            if number not in self.sources:
-                self.sources[number] = (1, position, element)
-                return number
 
 
 class Recording:
@@ -364,7 +347,7 @@ def apart() -> Iterator[rng.Draws]:
 def _recorded(
     function: Callable[[list[Any]], Sequence[Any]], arguments: Sequence[Any], seed: int
 ) -> Recording:
-    marks = _Marks(seed)
+    marks = Marks(seed)
     marked = [marks.replace(i, argument) for i, argument in enumerate(arguments)]
     with apart() as draws, torch.no_grad():
         placeholders = Placeholders(marked)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from trcomp.runtime.regions import CannotCaptureError
+from trcomp.runtime.placeholders import CannotCaptureError
 from trcomp.runtime.step_numbers import Number
 from trcomp.runtime.step_state import State
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
-from operator import attrgetter, is_
+from operator import attrgetter, call, is_, itemgetter
 from typing import Any
 
 import torch
+from torch.utils.hooks import RemovableHandle
 
 from trcomp import flags
 from trcomp.runtime.device import NAME
@@ -57,7 +58,11 @@ class Guard:
         self._dicts = [each for each in state.dicts if each]
         self._empty: list[Any] = [each for each in state.dicts if not each]
         self._empty += [each for each in (*state.lists, *state.sets) if not each]
+        self._hooks = [each for each in state.hooks if not each]
+        self._dicts += [each for each in state.hooks if each]
+        self._num_hooks = RemovableHandle.next_id
         self._lists = [each for each in (*state.lists, *state.sets) if each]
+        self._own = [itemgetter(*_names_in(each)) for each in state.modules]
         self._sizes = self._all_sizes()
         self.refresh()
         self._gradients = [_of_gradient(_gradient(each)) for each in state.gradients]
@@ -70,7 +75,7 @@ class Guard:
 
     def holds(self) -> bool:
         """Whether all is as it was, but for numbers and the values of tensors."""
-        if any(self._empty) or self._all_sizes() != self._sizes:
+        if any(self._empty) or self._all_sizes() != self._sizes or not self._no_new_hooks():
             return False
         entries = self._all_entries()
         return (
@@ -79,6 +84,14 @@ class Guard:
             and self._all_layouts(self.state.tensors) == self._layout
             and self.gradients_hold()
         )
+
+    def _no_new_hooks(self) -> bool:
+        """Whether modules that had no hooks have none; torch counts all that are registered."""
+        if RemovableHandle.next_id != self._num_hooks:
+            if any(self._hooks):
+                return False
+            self._num_hooks = RemovableHandle.next_id
+        return True
 
     def gradients_hold(self) -> bool:
         """Whether there are gradients where there were, laid out alike."""
@@ -96,12 +109,13 @@ class Guard:
         return [_version(tensor) for _, tensor in self.state.host_tensors]
 
     def _all_sizes(self) -> list[int]:
-        return [*map(len, self._dicts), *map(len, self._lists)]
+        return [*map(len, self._dicts), *map(len, self._lists), *map(len, self.state.modules)]
 
     def _all_entries(self) -> list[Any]:
         state = self.state
         return [
             *chain.from_iterable(map(dict.values, self._dicts)),
+            *chain.from_iterable(map(call, self._own, state.modules)),
             *chain.from_iterable(self._lists),
             *map(_content, state.cells),
             *(names.get(name) for names, name in state.names),
@@ -120,6 +134,11 @@ class Guard:
         )
 
 
+def _names_in(attributes: dict[str, Any]) -> list[str]:
+    """A module's attributes but for its dicts of hooks, which are looked into for themselves."""
+    return ["training", "_modules", *(name for name in attributes if "hook" not in name)]
+
+
 _contents = attrgetter("cell_contents")
 
 
@@ -131,7 +150,7 @@ def _content(cell: Any) -> Any:
 
 
 def _entries(group: dict[str, Any]) -> Iterable[Any]:
-    return [_NUMBERS if is_number(item) else item for item in group.values()]
+    return [_NUMBERS if is_number(group[name]) else group[name] for name in sorted(group)]
 
 
 _texts: dict[bytes, bytes] = {}

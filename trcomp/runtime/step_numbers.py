@@ -17,7 +17,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
 
-from trcomp.runtime.regions import CannotCaptureError
+from trcomp.runtime.placeholders import CannotCaptureError
 
 Operation = Callable[..., Any]
 

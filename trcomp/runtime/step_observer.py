@@ -6,6 +6,7 @@ must do nothing that the replay would leave out: print, draw on the host, look a
 
 from __future__ import annotations
 
+import gc
 import io
 import linecache
 import random
@@ -18,7 +19,7 @@ from typing import Any
 import torch
 
 from trcomp.runtime.fallback import run_on_cpu
-from trcomp.runtime.step_state import is_script
+from trcomp.runtime.step_code import is_script
 from trcomp.runtime.sync import evaluate, fetch, finish, sync
 from trcomp.runtime.transfer import to_host
 
@@ -80,11 +81,15 @@ class Observer:
         Raises:
             Prevented: It does what cannot be captured.
         """
+        collects = gc.isenabled()
+        gc.disable()  # What finalizers do is none of the step's doing.
         sys.setprofile(self._notice)
         try:
             yield
         finally:
             sys.setprofile(None)
+            if collects:
+                gc.enable()
 
     def _notice(self, frame: types.FrameType, event: str, argument: Any) -> None:
         if event == "call":

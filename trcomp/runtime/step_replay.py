@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections import Counter
 from collections.abc import Hashable, Sequence
 from typing import Any
 
@@ -9,11 +11,11 @@ import torch
 from torch.utils._pytree import tree_unflatten
 
 from trcomp.runtime.ir import Signature
-from trcomp.runtime.regions import Region
+from trcomp.runtime.regions import Place, Region
 from trcomp.runtime.step_counters import Counters
 from trcomp.runtime.step_facts import TensorFact, of_tensor
 from trcomp.runtime.step_guards import Guard
-from trcomp.runtime.step_state import State
+from trcomp.runtime.step_state import Slot, State
 from trcomp.runtime.step_trial import Returned, Subject, Trial, numbers_of
 
 _increment_versions = torch.autograd.graph.increment_version
@@ -46,6 +48,7 @@ class CapturedStep:
         self._slot_paths = [path for path, holds in trial.slots.items() if holds]
         self._slots = [state.slots[path] for path in self._slot_paths]
         self._emptied = [state.slots[path] for path, holds in trial.slots.items() if not holds]
+        self._own = _OwnTensors(self._region, len(self._slots))
         self._replaced = [
             (path, state.paths.index(path), place)
             for place, path in enumerate(self._slot_paths)
@@ -99,25 +102,29 @@ class CapturedStep:
             *self._fixed,
             *(gradient.untyped_storage() for gradient in gradients if gradient is not None),
         ]
-        made = self._region(registers, storages)
+        made = self._region(registers, storages, self._own.reusable(self._slots))
         _increment_versions(self._written)
         self._counters.advance()
         num_results = len(made) - len(self._slots)
-        for slot, tensor in zip(self._slots, made[num_results:], strict=True):
-            slot.put(tensor)
+        filled = made[num_results:]
+        del made[num_results:]
+        if self._replaced:
+            self._note_replaced(filled)
+        self._own.fill(self._slots, filled)
         for slot in self._emptied:
             slot.put(None)
-        if self._replaced:
-            self._note_replaced(made[num_results:])
         tensors = iter(made)
         results = [self._result(result, tensors, registers) for result in self._trial.results]
         return tree_unflatten(results, self._trial.form)
 
-    def _note_replaced(self, tensors: Sequence[torch.Tensor]) -> None:
+    def _note_replaced(self, tensors: Sequence[torch.Tensor | None]) -> None:
         for path, i, place in self._replaced:
-            self.state.tensors[i] = tensors[place]
-            self.state.facts[path] = of_tensor(tensors[place])
-            self._fixed[i] = tensors[place].untyped_storage()
+            tensor = tensors[place]
+            if tensor is not None:
+                self._slots[place].put(tensor)
+                self.state.tensors[i] = tensor
+                self.state.facts[path] = of_tensor(tensor)
+                self._fixed[i] = tensor.untyped_storage()
         self._guard.refresh()
 
     @staticmethod
@@ -125,6 +132,57 @@ class CapturedStep:
         if result is torch.Tensor:
             return next(tensors)
         return registers[result.register] if isinstance(result, Returned) else result
+
+
+class _OwnTensors:
+    """Tensors that earlier calls put into slots: used again while nobody else has hold of them.
+
+    A backward pass makes new gradients each time. Whoever kept the old ones must find them
+    unchanged; mostly nobody did, and it is cheaper to give the same tensor another value.
+    """
+
+    def __init__(self, region: Region, num_slots: int) -> None:
+        places = region.results[len(region.results) - num_slots :]
+        shared = Counter(place.made for place in region.results if isinstance(place, Place))
+        self._made = [
+            place.made if place.argument is None and shared[place.made] == 1 else None
+            for place in places
+        ]
+        self._tensors: list[torch.Tensor | None] = [None] * num_slots
+        self._holds: list[tuple[int, int, int]] = [(0, 0, 0)] * num_slots
+        self._storages: list[Any] = [None] * num_slots
+
+    def reusable(self, slots: Sequence[Slot]) -> dict[int, Any]:
+        """For each new storage of the region that a slot's tensor can be over, the tensor's."""
+        found = {}
+        for i, made in enumerate(self._made):
+            if (
+                made is not None
+                and self._tensors[i] is not None
+                and slots[i].get() is self._tensors[i]
+                and self._count_holds(i) == self._holds[i]
+            ):
+                found[made] = self._storages[i]
+        return found
+
+    def fill(self, slots: Sequence[Slot], tensors: list[torch.Tensor | None]) -> None:
+        """Put new tensors into their slots, where there are any."""
+        for i, made in enumerate(tensors):
+            if made is not None:
+                slots[i].put(made)
+                self._tensors[i] = made
+                self._storages[i] = made.untyped_storage()
+        made = None
+        filled = [i for i, tensor in enumerate(tensors) if tensor is not None]
+        tensors.clear()
+        for i in filled:
+            self._holds[i] = self._count_holds(i)
+
+    def _count_holds(self, i: int) -> tuple[int, int, int]:
+        """How often a tensor is referred to: from Python, from elsewhere, and its storage."""
+        tensor: Any = self._tensors[i]
+        uses = torch._C._storage_Use_Count(self._storages[i]._cdata)
+        return sys.getrefcount(tensor), tensor._use_count(), uses
 
 
 def _written_tensors(region: Region, num_given: int, state: State) -> list[torch.Tensor]:

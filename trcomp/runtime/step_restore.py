@@ -27,6 +27,7 @@ def put_back(state: State) -> Iterator[None]:
 class _Contents:
     def __init__(self, state: State) -> None:
         self._dicts = [(each, dict(each)) for each in state.dicts]
+        self._dicts += [(each, dict(each)) for each in (*state.modules, *state.hooks)]
         self._dicts += [(each, dict(each)) for _, each in state.groups]
         self._lists = [(each, list(each)) for each in state.lists]
         self._sets = [(each, set(each)) for each in state.sets if isinstance(each, set)]
@@ -62,7 +63,8 @@ class _Contents:
         for cell, content in self._cells:
             cell.cell_contents = content
         for names, name, value in self._names:
-            names[name] = value
+            if names.get(name) is not value:
+                names[name] = value
         with torch.no_grad():
             self._restore_tensors()
 

@@ -10,13 +10,10 @@ script's own functions alone.
 from __future__ import annotations
 
 import functools
-import sys
-import sysconfig
 import types
 import weakref
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -24,9 +21,15 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from trcomp.runtime import step_facts as facts
 from trcomp.runtime.device import is_on_device
+from trcomp.runtime.step_code import (
+    is_plain,
+    is_script,
+    is_script_class,
+    is_script_module,
+    slots_of,
+)
 from trcomp.runtime.step_facts import CannotWatchError
 
-_LIBRARIES = (str(Path(__file__).parents[1]), *sysconfig.get_paths().values(), "<frozen")
 _ATOMS = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size)
 _CLOSED = (
     *("logging", "threading", "_thread", "concurrent", "_io", "io", "jax", "jaxlib"),
@@ -60,11 +63,6 @@ class Slot(NamedTuple):
 _GRAD = object()
 
 
-def is_script(code: types.CodeType) -> bool:
-    """Whether code is the script's own: no library's."""
-    return not code.co_filename.startswith(_LIBRARIES)
-
-
 class State:
     """What some objects can reach.
 
@@ -90,6 +88,9 @@ class State:
         self.groups: list[tuple[str, dict[str, Any]]] = []
         self.codes: set[types.CodeType] = set()
         self.dicts: list[dict[Any, Any]] = []
+        self.modules: list[dict[str, Any]] = []
+        """Attributes of modules."""
+        self.hooks: list[dict[Any, Any]] = []
         self.lists: list[Any] = []
         self.sets: list[Any] = []
         self.slotted: list[tuple[Any, tuple[str, ...]]] = []
@@ -98,6 +99,9 @@ class State:
         self.cells: list[Any] = []
         self.names: list[tuple[dict[str, Any], str]] = []
         self._seen: dict[int, Any] = {}
+        """By address; alive, so that no other object gets it."""
+        self._plain: list[tuple[str, dict[str, Any], set[str]]] = []
+        """Objects whose attributes only the script's functions use, and those seen so far."""
         self._queue: deque[tuple[str, Any, Slot | None]] = deque()
         for path, value in roots:
             self._see(path, value)
@@ -107,7 +111,8 @@ class State:
             self._visit(*self._queue.popleft())
             if len(self._seen) > _MOST_OBJECTS:
                 raise CannotWatchError(f"it can reach more than {_MOST_OBJECTS} objects")
-        self._seen_objects = self._seen  # Alive, so that no other object gets their addresses.
+            if not self._queue:
+                self._see_named_attributes()
 
     def difference(self, other: State) -> tuple[str, str] | None:
         """Where another state differs first, if it does: the path, and what was and is there."""
@@ -166,7 +171,7 @@ class State:
                 self._see(f"{path}'s hooks", hooks)
 
     def _visit_dict(self, path: str, value: dict[Any, Any]) -> None:
-        self.dicts.append(value)
+        (self.hooks if "hooks" in path.rpartition(".")[2] else self.dicts).append(value)
         if len(value):
             self.facts[path] = ("keys", *map(_name, value))
         for i, (key, item) in enumerate(list(value.items())):
@@ -230,7 +235,7 @@ class State:
                 self._see_code(constant, names)
 
     def _see_module(self, path: str, module: types.ModuleType, code: types.CodeType) -> None:
-        if not _is_script_module(module):
+        if not is_script_module(module):
             return
         for name in code.co_names:
             if name in vars(module):
@@ -256,14 +261,14 @@ class State:
 
     def _visit_class(self, path: str, value: type) -> None:
         self.facts[path] = ("class", value.__qualname__, id(value))
-        if not _is_script_class(value):
+        if not is_script_class(value):
             return
         self.classes.append(value)
         for name, item in list(vars(value).items()):
             if not (name.startswith("__") and name.endswith("__") and name != "__call__"):
                 plain = getattr(item, "__func__", getattr(item, "fget", item))
                 self._see(f"{value.__name__}.{name}", plain)
-        for base in filter(_is_script_class, value.__bases__):
+        for base in filter(is_script_class, value.__bases__):
             self._see(f"{base.__module__}.{base.__qualname__}", base)
 
     def _visit_object(self, path: str, value: Any) -> None:
@@ -285,12 +290,12 @@ class State:
             self.arrays.append(value)
             self.facts[path] = ("array", value.tobytes())
             return
-        if _is_script_class(kind):
+        if is_script_class(kind):
             self._see(f"{kind.__module__}.{kind.__qualname__}", kind)
         attributes = getattr(value, "__dict__", None)
         if type(attributes) is dict:
             self._visit_attributes(path, value, attributes)
-        slots = tuple(_slots_of(kind))
+        slots = tuple(slots_of(kind))
         if slots:
             self.slotted.append((value, slots))
             for name in slots:
@@ -298,7 +303,13 @@ class State:
 
     def _visit_attributes(self, path: str, value: Any, attributes: dict[str, Any]) -> None:
         self._seen[id(attributes)] = attributes
-        self.dicts.append(attributes)
+        if is_plain(type(value)) and not self._uses_any_name():
+            self._plain.append((path, attributes, set()))
+            return
+        if isinstance(value, torch.nn.Module):
+            self.modules.append(attributes)
+        else:
+            self.dicts.append(attributes)
         self.facts[f"{path}.__dict__"] = ("attributes", *attributes)
         for name, item in list(attributes.items()):
             if name in _NOT_OF_A_STEP or "state_dict" in name:
@@ -309,6 +320,20 @@ class State:
                 self._see_groups(f"{path}.{name}", item)
             else:
                 self._see(f"{path}.{name}", item, Slot(attributes, name))
+
+    def _uses_any_name(self) -> bool:
+        """Whether a function of the script uses attributes by names that are not in its code."""
+        return any(not _BY_ANY_NAME.isdisjoint(code.co_names) for code in self.codes)
+
+    def _see_named_attributes(self) -> None:
+        """Of plain objects, the attributes that some function found so far names."""
+        named = {name for code in self.codes for name in code.co_names}
+        for path, attributes, seen in self._plain:
+            for name in attributes if self._uses_any_name() else sorted(named & attributes.keys()):
+                if name not in seen:
+                    seen.add(name)
+                    self.names.append((attributes, name))
+                    self._see(f"{path}.{name}", attributes[name], Slot(attributes, name))
 
     def _see_children(self, path: str, children: dict[str, Any]) -> None:
         self._seen[id(children)] = children
@@ -322,7 +347,7 @@ class State:
         self.facts[path] = ("length", len(groups))
         for i, group in enumerate(groups):
             self.groups.append((f"{path}[{i}]", group))
-            self.facts[f"{path}[{i}]"] = ("keys", *group)
+            self.facts[f"{path}[{i}]"] = ("keys", *sorted(group))
             for name, item in group.items():
                 if not is_number(item):
                     self._see(f"{path}[{i}][{name!r}]", item)
@@ -331,6 +356,7 @@ class State:
 
 
 _MISSING = object()
+_BY_ANY_NAME = frozenset(("getattr", "vars", "__dict__", "attrgetter", "eval", "exec"))
 _VISITS: tuple[tuple[Any, Callable[[State, str, Any], None]], ...] = (
     (torch.Tensor, State._visit_tensor),
     (dict, State._visit_dict),
@@ -346,6 +372,11 @@ _VISITS: tuple[tuple[Any, Callable[[State, str, Any], None]], ...] = (
 )
 
 
+def numbered(group: dict[str, Any]) -> list[tuple[str, Any]]:
+    """The entries of a parameter group that are numbers of a call, in one order."""
+    return [(name, group[name]) for name in sorted(group) if is_number(group[name])]
+
+
 def is_number(item: Any) -> bool:
     """Whether an entry of a parameter group is a number of a call, or a tuple of them."""
     if isinstance(item, tuple):
@@ -355,26 +386,6 @@ def is_number(item: Any) -> bool:
 
 def _form(item: Any) -> Hashable:
     return len(item) if isinstance(item, tuple) else "float"
-
-
-def _is_script_module(module: types.ModuleType | None) -> bool:
-    if module is None:
-        return False
-    return not (getattr(module, "__file__", None) or "").startswith(_LIBRARIES) and (
-        module.__name__ not in sys.builtin_module_names
-    )
-
-
-def _is_script_class(kind: type) -> bool:
-    return _is_script_module(sys.modules.get(kind.__module__))
-
-
-def _slots_of(kind: type) -> Iterator[str]:
-    for base in kind.__mro__:
-        names = base.__dict__.get("__slots__", ())
-        for name in (names,) if isinstance(names, str) else names:
-            if name not in ("__dict__", "__weakref__"):
-                yield name
 
 
 def _name(key: Any) -> str:

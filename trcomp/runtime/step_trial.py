@@ -23,14 +23,14 @@ from trcomp.runtime import client, ir, rng, storage
 from trcomp.runtime.device import is_on_device
 from trcomp.runtime.dtypes import TO_TORCH
 from trcomp.runtime.ir import Value, View
-from trcomp.runtime.placeholders import InPlace
-from trcomp.runtime.regions import CannotCaptureError, Recording, apart
+from trcomp.runtime.placeholders import CannotCaptureError, InPlace
+from trcomp.runtime.regions import Recording, apart
 from trcomp.runtime.step_counters import CounterReads, is_counter
 from trcomp.runtime.step_facts import NO_GRADIENT, CannotWatchError, TensorFact
 from trcomp.runtime.step_numbers import Number, Tape, through_math
 from trcomp.runtime.step_observer import Observer, Prevented, line_storing
 from trcomp.runtime.step_restore import HostDraws, put_back
-from trcomp.runtime.step_state import State, is_number
+from trcomp.runtime.step_state import State, numbered
 
 _make_tensor = torch._C._acc.create_empty_tensor
 
@@ -41,10 +41,6 @@ class _MoreError(Exception):
     def __init__(self, functions: dict[Any, dict[str, Any]], hidden: list[torch.Tensor]) -> None:
         self.functions = functions
         self.hidden = hidden
-
-
-class NotYetError(CannotCaptureError):
-    """The step did what only first steps do: it may be captured later."""
 
 
 @dataclass(frozen=True)
@@ -119,9 +115,8 @@ def numbers_of(leaves: Sequence[Any], state: State) -> list[float]:
     """The numbers of a call: of its arguments, of parameter groups."""
     found = [leaf for leaf in leaves if type(leaf) is float]
     for _, group in state.groups:
-        for item in group.values():
-            if is_number(item):
-                found += item if isinstance(item, tuple) else [item]
+        for _, item in numbered(group):
+            found += item if isinstance(item, tuple) else [item]
     return found
 
 
@@ -162,14 +157,9 @@ class _Run:
         """Put numbers that are known again in place of the call's; the leaves to call with."""
         leaves = [self._number(x) if type(x) is float else x for x in self.subject.leaves]
         for _, group in self.state.groups:
-            for name, item in group.items():
-                if is_number(item):
-                    marked = (
-                        tuple(map(self._number, item))
-                        if isinstance(item, tuple)
-                        else self._number(item)
-                    )
-                    group[name] = marked
+            for name, item in numbered(group):
+                several = isinstance(item, tuple)
+                group[name] = tuple(map(self._number, item)) if several else self._number(item)
         alike: dict[float, Number] = {}
         for tensor in self.hosts:
             truth = tensor.item()
@@ -243,7 +233,7 @@ class _Run:
         """Where there is another tensor now: whether there is one at all.
 
         Raises:
-            NotYetError: Something else changed.
+            CannotCaptureError: Something else changed.
         """
         found: dict[str, bool] = {}
         for path in self.state.differing(after):
@@ -268,7 +258,7 @@ class _Run:
         where, words = difference or (path, "changes")
         line = line_storing(self.observer.functions, where)
         place = f"{line}: " if line else ""
-        return NotYetError(f"{place}it leaves {where} changed: it {words}")
+        return CannotCaptureError(f"{place}it leaves {where} changed: it {words}")
 
     def _result(self, result: Any) -> Any:
         if isinstance(result, Number):
@@ -324,7 +314,6 @@ def try_twice(subject: Subject) -> tuple[Trial, State]:
     """Run a subject until two runs understand it alike; the first of them, and what it looked at.
 
     Raises:
-        NotYetError: It did what first steps do, such as making an optimizer's state.
         CannotCaptureError: It cannot be captured; the message says why.
     """
     for _ in range(_ATTEMPTS):

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import sys
+from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, TypeVar, overload
 
@@ -20,16 +21,16 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from trcomp.runtime import ir, overdue
 from trcomp.runtime.metrics import counters
+from trcomp.runtime.placeholders import CannotCaptureError
 from trcomp.runtime.recording import is_device_tensor
-from trcomp.runtime.regions import CannotCaptureError
 from trcomp.runtime.step_arguments import change_of_arguments, key_of, names_of, unreplayable
 from trcomp.runtime.step_guards import modes
 from trcomp.runtime.step_replay import CapturedStep
-from trcomp.runtime.step_trial import NotYetError, Subject, try_twice
+from trcomp.runtime.step_trial import Subject, try_twice
 
 F = TypeVar("F", bound=Callable[..., Any])
-_FIRST_STEPS = 4
-"""Calls in a row that may do what only first steps do, before the step counts as never steady."""
+_ATTEMPTS = 3
+"""Of one form: first steps do what later ones do not, such as making an optimizer's state."""
 _FAILURES = 3
 """Forms that could not be captured, before no more is tried."""
 
@@ -52,9 +53,8 @@ class StepFunction:
         self._forms: list[CapturedStep] = []
         """The one used last comes first."""
         self._last: tuple[Hashable, Subject] | None = None
-        self._refused: set[Hashable] = set()
+        self._refused: Counter[Hashable] = Counter()
         self._num_calls = 0
-        self._unsteady = 0
         self._told: set[str] = set()
         self._functions: dict[Any, dict[str, Any]] = {}
         functools.update_wrapper(self, function, updated=())
@@ -149,26 +149,22 @@ class StepFunction:
                 about="max_captures",
             )
             return None
-        if key in self._refused or len(self._refused) >= _FAILURES or not _may_try():
+        refused = self._refused
+        if refused[key] >= _ATTEMPTS or len(refused) > _FAILURES or not _may_try():
             return None
         names = names_of(self._function, key[1])
         if (why := unreplayable(subject.leaves, names)) is not None:
-            self._refuse(key, why)
+            self._refuse(key, why, attempts=_ATTEMPTS)
             return None
         try:
             trial, state = try_twice(subject)
-        except NotYetError as error:
-            self._unsteady += 1
-            if self._unsteady >= _FIRST_STEPS:
-                self._refuse(key, str(error))
-            return None
         except CannotCaptureError as error:
             self._refuse(key, str(error))
             return None
         except Exception:
             # What fails for a reason of the script's own fails again as it runs by itself.
             return None
-        self._unsteady = 0
+        self._refused.pop(key, None)
         captured = CapturedStep(trial, state, subject, key)
         registers = captured.play(subject.leaves) if captured.fits() else None
         if registers is None:
@@ -180,10 +176,11 @@ class StepFunction:
             self._tell(f"captured again: {reason}")
         return captured, subject.leaves, registers
 
-    def _refuse(self, key: Hashable, why: str) -> None:
-        self._refused.add(key)
-        counters.refused_captures += 1
-        self._tell(f"recorded in each call, not captured: {why}")
+    def _refuse(self, key: Hashable, why: str, attempts: int = 1) -> None:
+        self._refused[key] += attempts
+        if self._refused[key] == _ATTEMPTS:
+            counters.refused_captures += 1
+            self._tell(f"recorded in each call, not captured: {why}")
 
     def _tell(self, text: str, about: str | None = None) -> None:
         """Say something once."""

@@ -105,17 +105,13 @@ def _run(graph: Graph) -> None:
     counters.executions += 1
     counters.donated_buffers += len(executable.donated)
     *arrays, finished = results
-    for value, array in zip(graph.values, arrays, strict=True):
-        _settle(value, array, graph.collective)
+    if not executable.made:
+        executable.made.extend((array.shape, array.dtype) for array in arrays)
+    for value, array, aval in zip(graph.values, arrays, executable.made, strict=True):
+        local, spanning = (None, array) if graph.collective else (array, None)
+        value.settle(Buffer(local, value, spanning, aval))
     _in_flight.append((finished, executable))
     _wait(leave=_MAX_IN_FLIGHT)
-
-
-def _settle(value: Value, array: jax.Array, collective: bool) -> None:
-    if collective:
-        value.settle(Buffer(None, value, global_array=array))
-    else:
-        value.settle(Buffer(array, value))
 
 
 def _wait(leave: int) -> None:

@@ -13,8 +13,9 @@ from torch.utils._pytree import tree_flatten, tree_structure, tree_unflatten
 from trcomp import flags
 from trcomp.runtime import overdue
 from trcomp.runtime.ir import NothingToComputeError, num_pending
+from trcomp.runtime.placeholders import CannotCaptureError
 from trcomp.runtime.recording import is_device_tensor, lifts_offset
-from trcomp.runtime.regions import CannotCaptureError, Region, capture, layouts
+from trcomp.runtime.regions import Region, capture, layouts
 from trcomp.runtime.traced_parts import Part, plan_parts
 from trcomp.runtime.traced_recorder import Recorder
 

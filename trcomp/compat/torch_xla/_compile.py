@@ -1,4 +1,7 @@
-"""`torch_xla.compile`: a region that is one graph, or may be few, and says when it is more."""
+"""`torch_xla.compile`: a region that is one graph, or may be few, and says when it is more.
+
+A function is captured as a whole where it can be, as by `trcomp.step`; else it is recorded.
+"""
 
 from __future__ import annotations
 
@@ -85,12 +88,21 @@ class _Region:
         if self._name is None:
             self._name = getattr(f, "__name__", type(f).__name__)
         self._graphs = _graphs_of.setdefault(f, self._graphs)
+        run = self._captured(f)
 
         def call(*args: Any, **kwargs: Any) -> Any:
             with self:
-                return f(*args, **kwargs)
+                return run(*args, **kwargs)
 
         return functools.update_wrapper(call, f, updated=())
+
+    def _captured(self, f: Callable[..., Any]) -> Callable[..., Any]:
+        """The function, replayed as a whole where it can be (`trcomp.step`)."""
+        if not flags.ENABLED.get():
+            return f
+        from trcomp.runtime.steps import StepFunction
+
+        return StepFunction(f, max_captures=self._max or 8, tells=self._full_graph)
 
     def __enter__(self) -> None:
         xla_model.end_step()
@@ -132,7 +144,12 @@ class _Region:
                 "The traceback shows where. Return the tensor and read it outside, or leave "
                 "full_graph out.",
             )
-        if self._max is None or graph.key in self._graphs:
+        if self._max is None:
+            return
+        from trcomp.runtime.bodies import opened
+
+        key = opened(graph)
+        if key in self._graphs:
             return
         text = str(graph)
         if len(self._graphs) == self._max:
@@ -142,7 +159,7 @@ class _Region:
                 f"{self._max}. {_difference(before, text)}",
                 "Pad inputs to a fixed shape, or allow more graphs.",
             )
-        self._graphs[graph.key] = text
+        self._graphs[key] = text
 
     def _title(self) -> str:
         return self._name or "A region"

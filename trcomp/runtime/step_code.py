@@ -1,0 +1,44 @@
+"""Whose code is whose: the script's own functions, modules and classes, and those of libraries."""
+
+from __future__ import annotations
+
+import sys
+import sysconfig
+import types
+from collections.abc import Iterator
+from pathlib import Path
+
+_LIBRARIES = (str(Path(__file__).parents[1]), *sysconfig.get_paths().values(), "<frozen")
+
+
+def is_script(code: types.CodeType) -> bool:
+    """Whether code is the script's own: no library's."""
+    return not code.co_filename.startswith(_LIBRARIES)
+
+
+def is_script_module(module: types.ModuleType | None) -> bool:
+    """Whether a module is the script's own."""
+    if module is None:
+        return False
+    return not (getattr(module, "__file__", None) or "").startswith(_LIBRARIES) and (
+        module.__name__ not in sys.builtin_module_names
+    )
+
+
+def is_script_class(kind: type) -> bool:
+    """Whether a class is the script's own."""
+    return is_script_module(sys.modules.get(kind.__module__))
+
+
+def is_plain(kind: type) -> bool:
+    """Whether no library has methods that use an object's attributes."""
+    return all(is_script_class(base) for base in kind.__mro__ if base is not object)
+
+
+def slots_of(kind: type) -> Iterator[str]:
+    """Attributes of a class's objects that are not in their `__dict__`."""
+    for base in kind.__mro__:
+        names = base.__dict__.get("__slots__", ())
+        for name in (names,) if isinstance(names, str) else names:
+            if name not in ("__dict__", "__weakref__"):
+                yield name
