@@ -11,6 +11,7 @@ import torch
 
 from tests.runtime.ddp_script import CASES, STEPS
 from tests.runtime.rank_scripts import run_ranks
+from trcomp import flags
 
 pytestmark = [pytest.mark.runtime, pytest.mark.slow]
 
@@ -111,3 +112,47 @@ def one_batch() -> tuple[list[float], list[Any]]:
         optimizer.step()
         losses.append(loss.item())
     return losses, [parameter.tolist() for parameter in net.parameters()]
+
+
+COMPILED = """
+    import os
+
+    import torch
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+
+    dist.init_process_group("nccl")
+    rank = int(os.environ["LOCAL_RANK"])
+    torch.cuda.set_device(rank)
+
+    def losses(around, within):
+        torch.manual_seed(0)
+        net = torch.nn.Sequential(
+            torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.Linear(16, 3)
+        ).cuda()
+        model = around(DistributedDataParallel(within(net), device_ids=[rank]))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        generator = torch.Generator().manual_seed(rank)
+        seen = []
+        for _ in range(4):
+            inputs = torch.randn(4, 8, generator=generator).cuda()
+            optimizer.zero_grad()
+            loss = model(inputs).square().mean()
+            loss.backward()
+            optimizer.step()
+            seen.append(loss.item())
+        return torch.tensor(seen)
+
+    def unchanged(model):
+        return model
+
+    due = losses(unchanged, unchanged)
+    torch.testing.assert_close(losses(torch.compile, unchanged), due)
+    torch.testing.assert_close(losses(unchanged, torch.compile), due)
+    dist.destroy_process_group()
+"""
+
+
+def test_torch_compile_around_it_and_within_it_gives_its_numbers(tmp_path: Path) -> None:
+    for ended in run_ranks(COMPILED, tmp_path, 2, {flags.CUDA_TO_XLA.name: "1"}):
+        assert ended.code == 0, ended.text
