@@ -15,6 +15,7 @@ from trcomp.runtime import (
     layouts,
     modules,
     ops,
+    optimizer_state,
     process_groups,
     recompute,
     serialization,
@@ -43,6 +44,7 @@ generators.register()
 grad_scaler.register()
 layouts.register()
 modules.register()
+optimizer_state.register()
 process_groups.register()
 recompute.register()
 serialization.register()
