@@ -38,14 +38,13 @@ class _Forms:
             self.steps[form] = trainer.step
 
 
-def _measure(name: str) -> dict[str, Any]:
-    """Medians over interleaved rounds: microseconds of host time, and nodes, per step."""
-    forms = _Forms(MODELS[name]())
-    recording: dict[str, list[float]] = {form: [] for form in forms.steps}
-    syncing: dict[str, list[float]] = {form: [] for form in forms.steps}
+def host_times(steps: dict[str, Callable[[], Any]]) -> dict[str, dict[str, int]]:
+    """Medians over interleaved rounds: microseconds of host time, and nodes, per step of a form."""
+    recording: dict[str, list[float]] = {form: [] for form in steps}
+    syncing: dict[str, list[float]] = {form: [] for form in steps}
     nodes: dict[str, int] = {}
     for round_number in range(_ROUNDS + 3):
-        for form, step in forms.steps.items():
+        for form, step in steps.items():
             before, start = rt.metrics()["recorded_nodes"], time.thread_time()
             loss = step()
             recorded = time.thread_time()
@@ -57,28 +56,28 @@ def _measure(name: str) -> dict[str, Any]:
             if round_number >= 3:
                 recording[form].append((recorded - start) * 1e6)
                 syncing[form].append((ended - recorded) * 1e6)
-    row: dict[str, Any] = {"model": name}
-    for form in forms.steps:
-        row[form] = {
+    return {
+        form: {
             "nodes": nodes[form],
             "recording_us": round(statistics.median(recording[form])),
             "sync_us": round(statistics.median(syncing[form])),
         }
-    return row
+        for form in steps
+    }
+
+
+def told(name: str, figures: dict[str, dict[str, int]]) -> dict[str, Any]:
+    """A model's figures as a row, printed."""
+    for form, of_form in figures.items():
+        print(
+            f"{name:<13} {form:<15} {of_form['nodes']:>4} nodes  recording "
+            f"{of_form['recording_us']:>6} us  sync {of_form['sync_us']:>6} us",
+            flush=True,
+        )
+    return {"model": name, **figures}
 
 
 def main() -> list[dict[str, Any]]:
     """Measure and print."""
     torch.set_num_threads(2)
-    rows = []
-    for name in _MEASURED:
-        row = _measure(name)
-        rows.append(row)
-        for form, figures in row.items():
-            if form != "model":
-                print(
-                    f"{name:<10} {form:<15} {figures['nodes']:>4} nodes  recording "
-                    f"{figures['recording_us']:>6} us  sync {figures['sync_us']:>6} us",
-                    flush=True,
-                )
-    return rows
+    return [told(name, host_times(_Forms(MODELS[name]()).steps)) for name in _MEASURED]

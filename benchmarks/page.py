@@ -91,10 +91,8 @@ def _tracing(figures: Row | None) -> str:
     return f"**{record + start:.1f} ms** ({each} + {start:.1f} ms)"
 
 
-def _compiled() -> str:
-    machine, rows = _load("compiled")
-    forms = ("recorded", "model compiled", "step compiled")
-    table = _table(
+def _host_times(rows: list[Row], forms: tuple[str, ...]) -> str:
+    return _table(
         ["model", *forms],
         [
             (
@@ -108,6 +106,23 @@ def _compiled() -> str:
             for row in rows
         ],
     )
+
+
+def _step() -> str:
+    machine, rows = _load("step")
+    table = _host_times(rows, ("recorded", "compiled", "whole step"))
+    return f"""## Whole steps
+
+Host time of a step, recording and sync together: recorded, with model and `optimizer.step`
+compiled, and captured as a whole by [`trcomp.step`](whole-step.md). ({_machine_text(machine)})
+
+{table}
+"""
+
+
+def _compiled() -> str:
+    machine, rows = _load("compiled")
+    table = _host_times(rows, ("recorded", "model compiled", "step compiled"))
     return f"""## torch.compile
 
 Host time of a step, recording and sync together, when every operator is recorded, when the model
@@ -187,6 +202,7 @@ _SECTIONS = {
     "training_step": _training_step,
     "recording": _recording,
     "compiled": _compiled,
+    "step": _step,
     "warm_start": _warm_start,
     "scaling": _scaling,
     "launch_overhead": _launch_overhead,
