@@ -275,6 +275,8 @@ def _problems(error: ValidationError) -> list[Problem]:
 def _unknown(word: str, value: object) -> Problem:
     if word in LATER:
         return Problem(word, value, "not supported yet; leave it out.")
+    if word == "tensorflow_version":
+        return Problem(word, value, "trcomp trains PyTorch; leave it out.")
     if word == "sagemaker_session":
         allowed = "AWS is reached as boto3 is configured: AWS_PROFILE, AWS_DEFAULT_REGION."
         return Problem(word, value, allowed)

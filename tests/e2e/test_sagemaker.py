@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,8 @@ from trcomp import (
 )
 from trcomp.backends import sagemaker as backend
 from trcomp.cli import main
+from trcomp.huggingface import HuggingFace
+from trcomp.pytorch import PyTorch
 from trcomp.testing import SageMaker
 
 pytestmark = pytest.mark.e2e
@@ -55,32 +58,50 @@ def job_of(estimator: Estimator) -> Job:
 SCRIPTS = Path(__file__).parent / "scripts"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "words",
-    [
-        # The script starts its ranks itself, as it did in an image with torch_xla.
-        {},
-        # Training Compiler starts them.
-        {
-            "compiler_config": TrainingCompilerConfig(),
-            "distribution": {"pytorchxla": {"enabled": True}},
-        },
-    ],
-    ids=["by-image", "by-compiler"],
-)
-def test_a_launch_for_training_compiler_trains(words: dict[str, Any], sagemaker: SageMaker) -> None:
-    estimator = Estimator(
+WHERE: dict[str, Any] = {
+    "source_dir": SCRIPTS,
+    # This machine has no GPUs.
+    "environment": {"GPU_NUM_DEVICES": "2", "TRCOMP_CACHE": "off"},
+}
+"""What the launches of the Training Compiler's time are given beside their own words."""
+
+
+def by_image(role: str) -> Estimator:
+    """The script starts its ranks itself."""
+    return PyTorch(
         entry_point="regression.py",
-        source_dir=SCRIPTS,
-        role=sagemaker.role,
+        role=role,
         instance_type="ml.p4d.24xlarge",
         instance_count=1,
         image_uri="image",
-        # This machine has no GPUs.
-        environment={"GPU_NUM_DEVICES": "2", "TRCOMP_CACHE": "off"},
-        **words,
+        **WHERE,
     )
+
+
+def by_compiler(role: str) -> Estimator:
+    """The Training Compiler starts them."""
+    distribution = {"pytorchxla": {"enabled": True}}
+    with pytest.warns(UserWarning, match="transformers_version='4.21.1', pytorch_version='1.11.0'"):
+        return HuggingFace(
+            entry_point="regression.py",
+            role=role,
+            instance_type="ml.p4d.24xlarge",
+            instance_count=1,
+            transformers_version="4.21.1",
+            pytorch_version="1.11.0",
+            compiler_config=TrainingCompilerConfig(),
+            distribution=distribution,
+            image_uri="image",
+            **WHERE,
+        )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launch", [by_image, by_compiler])
+def test_a_launch_for_training_compiler_trains(
+    launch: Callable[[str], Estimator], sagemaker: SageMaker
+) -> None:
+    estimator = launch(sagemaker.role)
     estimator.fit(logs=False)
     job = job_of(estimator)
     found = [json.loads(line.split("RESULT ")[1]) for line in job.logs() if "RESULT " in line]

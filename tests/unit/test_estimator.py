@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from trcomp import Estimator, SpecError, TrainingCompilerConfig
+from trcomp.huggingface import HuggingFace
+from trcomp.pytorch import PyTorch
 
 
 @pytest.fixture
@@ -59,6 +61,32 @@ def test_a_local_job_takes_sagemakers_words_but_for_what_it_cannot_honour(script
     assert "3 problems" in text
     for word in ("enable_network_isolation", "container_arguments", "input_mode"):
         assert f"{word}: got" in text
+
+
+@pytest.mark.parametrize(
+    ("kind", "versions"),
+    [
+        (PyTorch, {"framework_version": "1.13.1", "py_version": "py39"}),
+        (HuggingFace, {"transformers_version": "4.21.1", "pytorch_version": "1.11.0"}),
+    ],
+)
+def test_sdk_v2s_estimators_take_versions_and_say_that_they_choose_no_image(
+    script: Path, kind: type[Estimator], versions: dict[str, Any]
+) -> None:
+    words: dict[str, Any] = {"entry_point": script, "hyperparameters": {"lr": 0.1}}
+    words |= {"compiler_config": TrainingCompilerConfig(), "image_uri": "image"}
+    with pytest.warns(UserWarning, match="no image is chosen by it"):
+        estimator = kind(**words, **versions)
+    assert estimator.to_spec(job_name="a") == Estimator(**words).to_spec(job_name="a")
+    kind(**words)
+    with pytest.raises(SpecError, match="there is no such word") as caught:
+        kind(entry_point="missing.py", framwork_version="1")
+    assert "there is no such file" in str(caught.value)
+
+
+def test_tensorflow_is_refused(script: Path) -> None:
+    with pytest.raises(SpecError, match="trcomp trains PyTorch"):
+        HuggingFace(entry_point=script, tensorflow_version="2.6.3")
 
 
 @pytest.mark.parametrize("instance_type", ["local", "local_gpu"])

@@ -1,0 +1,71 @@
+"""HuggingFace: SageMaker SDK v2's spelling of an estimator for scripts with transformers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from trcomp.config import TrainingCompilerConfig
+from trcomp.estimator import Estimator
+from trcomp.pytorch import tell_versions
+
+__all__ = ["HuggingFace", "TrainingCompilerConfig"]
+
+
+class HuggingFace(Estimator):
+    """`Estimator`, taking also the versions by which SDK v2 chooses an image.
+
+    trcomp chooses none: a job runs with what its image has, or this machine. A warning says so.
+
+    Args:
+        py_version: A version of Python.
+        entry_point: The script; it is needed, here as everywhere.
+        transformers_version: A version of transformers.
+        tensorflow_version: Refused: trcomp trains PyTorch.
+        pytorch_version: A version of PyTorch.
+        source_dir: The directory of the script and all it needs.
+        hyperparameters: Reach the script as ``--name value``.
+        image_uri: The container image of a job in SageMaker.
+        distribution: None or ``{"pytorchxla": {"enabled": True}}``.
+        compiler_config: One worker per device runs the script through XLA.
+        words: Any other word of `Estimator`.
+
+    Raises:
+        SpecError: Holds every problem of all these words at once.
+    """
+
+    def __init__(
+        self,
+        py_version: str | None = None,
+        entry_point: str | Path = "",
+        transformers_version: str | None = None,
+        tensorflow_version: str | None = None,
+        pytorch_version: str | None = None,
+        source_dir: str | Path | None = None,
+        hyperparameters: Mapping[str, Any] | None = None,
+        image_uri: str | None = None,
+        distribution: Mapping[str, Mapping[str, bool]] | None = None,
+        compiler_config: TrainingCompilerConfig | None = None,
+        **words: Any,
+    ) -> None:
+        for name, value in {
+            "image_uri": image_uri,
+            "tensorflow_version": tensorflow_version,
+        }.items():
+            words |= {} if value is None else {name: value}
+        super().__init__(
+            entry_point,
+            source_dir,
+            hyperparameters=hyperparameters,
+            distribution=distribution,
+            compiler_config=compiler_config,
+            **words,
+        )
+        tell_versions(
+            {
+                "py_version": py_version,
+                "transformers_version": transformers_version,
+                "pytorch_version": pytorch_version,
+            }
+        )
