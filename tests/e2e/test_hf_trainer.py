@@ -100,6 +100,15 @@ def test_mixed_precision(precision: str, tmp_path: Path) -> None:
     assert job.counts("compiles")[0] <= 5
 
 
+def test_a_compiled_model_gives_the_same(tmp_path: Path) -> None:
+    words = {**STEPS, "layers": 1, "num_train": 48, "max_steps": 8, "torch_compile": "true"}
+    plain = {**CPU, "torch_compile": "false"}
+    job, state, due = frameworks.both("hf_trainer", 1, tmp_path, words, plain)
+    check_equal(state, due)
+    assert job.counts("early_syncs") == [0]
+    assert job.new_graphs(5) == []
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("model", ["bert", "vit", "gpt2"])
 @pytest.mark.parametrize("devices", [1, 2])

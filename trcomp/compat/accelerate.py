@@ -1,6 +1,7 @@
-"""accelerate, changed as it is imported: objects are gathered from all ranks.
+"""accelerate, changed as it is imported, where it goes another way on XLA than elsewhere.
 
-It refuses to on XLA, though it broadcasts objects there. They meet on the host, in the same way.
+It refuses to gather objects, though it broadcasts them; they meet on the host, in the same way. And
+it finds an optimizer's parameters again by their names, which `torch.compile` changes meanwhile.
 """
 
 from __future__ import annotations
@@ -28,6 +29,21 @@ def _gather_objects(operations: Any) -> None:
     operations.gather_object = gather_object
 
 
+def _name_as_before_compiling(module: Any) -> None:
+    named = module.Accelerator._get_named_parameters
+
+    def _get_named_parameters(self: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        found = named(self, *args, **kwargs)
+        return {name.replace("_orig_mod.", ""): held for name, held in found.items()}
+
+    module.Accelerator._get_named_parameters = _get_named_parameters
+
+
 def install() -> None:
     """Change accelerate when it is imported."""
-    when_imported({"accelerate.utils.operations": _gather_objects})
+    when_imported(
+        {
+            "accelerate.utils.operations": _gather_objects,
+            "accelerate.accelerator": _name_as_before_compiling,
+        }
+    )
