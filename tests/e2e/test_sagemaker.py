@@ -261,6 +261,22 @@ def test_a_failure_is_the_scripts_own(sagemaker: SageMaker, tmp_path: Path) -> N
     assert answer["FailureReason"].startswith("AlgorithmError: ValueError: bad luck")
 
 
+def test_a_failure_that_sagemaker_cuts_is_read_to_its_end_in_the_log(
+    sagemaker: SageMaker, tmp_path: Path
+) -> None:
+    script = "\n".join(
+        [f"def f{n}():\n    f{n + 1}()" for n in range(40)]
+        + ["def f40():\n    raise ValueError('at the end')", "f0()"]
+    )
+    with pytest.raises(JobFailedError) as caught:
+        estimator(tmp_path, sagemaker, script).fit(logs=False)
+    error = caught.value
+    assert (error.exit_code, error.rank) == (1, 0)
+    assert error.traceback.startswith("Traceback (most recent call last):")
+    assert "SageMaker keeps no more of it" in error.traceback
+    assert "raise ValueError('at the end')" in error.traceback
+
+
 def test_stop_lets_the_script_end_and_keeps_what_it_left(
     sagemaker: SageMaker, tmp_path: Path
 ) -> None:

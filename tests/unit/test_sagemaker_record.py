@@ -54,6 +54,11 @@ def test_states_and_their_times() -> None:
     raise_for_outcome(found)
 
 
+def test_a_job_is_stopping_as_soon_as_sagemaker_says_so() -> None:
+    assert to_record(description("Training", status="Stopping")).status is JobStatus.STOPPING
+    assert to_record(description("Uploading", status="Stopping")).status is JobStatus.UPLOADING
+
+
 def test_the_console_of_each_partition() -> None:
     arn = "arn:aws-cn:sagemaker:cn-north-1:123456789012:training-job/job"
     found = to_record(description(TrainingJobArn=arn))

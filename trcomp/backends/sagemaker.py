@@ -23,7 +23,7 @@ from trcomp.backends import bundle, results, sagemaker_logs
 from trcomp.backends.aws import client, code_of, told
 from trcomp.backends.base import Cursor, Plan
 from trcomp.backends.sagemaker_plan import NAME, SageMakerPlan, plan, problems, region
-from trcomp.backends.sagemaker_record import SageMakerRecord, to_record
+from trcomp.backends.sagemaker_record import LONGEST_REASON, SageMakerRecord, to_record
 from trcomp.errors import (
     BackendUnavailableError,
     JobNotFoundError,
@@ -74,12 +74,19 @@ def describe(name: str) -> SageMakerRecord:
         JobNotFoundError: No job in this account and region has that name.
         BackendUnavailableError: AWS cannot be reached, or refuses.
     """
-    record = to_record(_description(name))
+    found = _description(name)
+    record = to_record(found)
     failure = record.failure
     if failure is None or failure.host is None:
         return record
     last = _last_lines(name, failure.host, failure.rank)
-    return record.model_copy(update={"failure": failure.model_copy(update={"last_lines": last})})
+    traceback = failure.traceback
+    if last and len(found["FailureReason"]) >= LONGEST_REASON:
+        traceback += "…\n\nSageMaker keeps no more of it. The last lines of its log:\n" + "\n".join(
+            last
+        )
+    changes = {"last_lines": last, "traceback": traceback}
+    return record.model_copy(update={"failure": failure.model_copy(update=changes)})
 
 
 def read_logs(name: str, cursor: Cursor, final: bool) -> tuple[list[str], Cursor]:

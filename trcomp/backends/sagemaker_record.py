@@ -25,6 +25,9 @@ _ENDS = {
 }
 _CONSOLES = {"aws-cn": "console.amazonaws.cn", "aws-us-gov": "console.amazonaws-us-gov.com"}
 """Of the partitions that are apart."""
+_WINDING_UP = {JobStatus.STOPPING, JobStatus.UPLOADING}
+LONGEST_REASON = 1024
+"""Characters of a failure that SageMaker keeps."""
 _OVER = {"MaxRuntimeExceeded": "max_run", "MaxWaitTimeExceeded": "max_wait"}
 _REASON = re.compile(
     r"(?:(AlgorithmError|CapacityError|ClientError|InternalServerError): )?(.*?)"
@@ -96,6 +99,8 @@ def _transitions(job: Mapping[str, Any], end: JobStatus | None) -> tuple[Transit
     ]
     created = Transition(status=JobStatus.STARTING, time=job["CreationTime"])
     steps = steps or [created]
+    if job["TrainingJobStatus"] == "Stopping" and steps[-1].status not in _WINDING_UP:
+        steps.append(Transition(status=JobStatus.STOPPING, time=job["LastModifiedTime"]))
     if end is not None:
         reason = job.get("FailureReason") or job.get("SecondaryStatus", "")
         steps.append(Transition(status=end, time=_end_time(job), message=reason))

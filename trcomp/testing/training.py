@@ -25,6 +25,7 @@ from trcomp.backends.local_plan import HostPlan, LocalPlan
 from trcomp.backends.process_plan import host_addresses
 from trcomp.backends.process_runner import KILL
 from trcomp.backends.record import ProcessRecord
+from trcomp.backends.sagemaker_record import LONGEST_REASON
 from trcomp.contract import Paths
 from trcomp.spec import JobSpec
 from trcomp.testing import host_files
@@ -33,7 +34,6 @@ from trcomp.testing.cloudwatch import Uploader
 STOP_SECONDS = 120.0
 """What SageMaker leaves a container between SIGTERM and SIGKILL."""
 _TICK_SECONDS = 0.05
-_LONGEST_REASON = 1024
 _INHERITED = ("PATH", "HOME", "LANG", "TMPDIR", "PYTHONPATH", "VIRTUAL_ENV", "LD_LIBRARY_PATH")
 """What a host takes from this process: nothing but what its Python needs, and AWS's variables."""
 
@@ -224,7 +224,7 @@ class TrainingJob(threading.Thread):
                 "TrainingJobStatus": status,
             }
             if reason is not None:
-                self._answer["FailureReason"] = reason[:_LONGEST_REASON]
+                self._answer["FailureReason"] = reason[:LONGEST_REASON]
 
 
 def _reason(ended: ProcessRecord, hosts: list[HostPlan]) -> str:
@@ -236,7 +236,7 @@ def _reason(ended: ProcessRecord, hosts: list[HostPlan]) -> str:
             with suppress(FileNotFoundError):
                 text = Paths(host.root).failure.read_text(encoding="utf-8", errors="replace")
     code = f", exit code: {ended.failure.exit_code}"
-    return f"AlgorithmError: {text}"[: _LONGEST_REASON - len(code)] + code
+    return f"AlgorithmError: {text}"[: LONGEST_REASON - len(code)] + code
 
 
 def _record(directory: Path) -> ProcessRecord:
