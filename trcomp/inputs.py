@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from trcomp import rules
-from trcomp.errors import Problem, nearest
+from trcomp.errors import Problem
 
 
 class Input(BaseModel):
@@ -95,17 +95,11 @@ def to_inputs(value: Any) -> tuple[list[Input], list[Problem]]:
     inputs = []
     for name, given in channels.items():
         field = f"inputs[{name!r}]"
-        words: dict[str, Any] = {"uri": given}
-        config = getattr(given, "config", None)
-        if isinstance(config, Mapping):
-            words = dict(_words(config, problems, field))
-        elif hasattr(given, "s3_data"):
-            named = {word: getattr(given, name, None) for name, word in _ATTRIBUTES.items()}
-            words = {word: value for word, value in named.items() if value is not None}
-        found = rules.place_problems(field, words.get("uri"))
-        problems += found
+        words, found = _words(given, field)
+        found = found or rules.place_problems(field, words.get("uri"))
         if not found:
             inputs.append(Input(channel=str(name), **words | {"uri": to_uri(words["uri"])}))
+        problems += found
     return inputs, problems
 
 
@@ -127,16 +121,21 @@ def put(values: dict[str, Any], path: str, value: object) -> None:
     values[name] = value
 
 
-def _words(
-    config: Mapping[str, Any], problems: list[Problem], field: str
-) -> Iterator[tuple[str, Any]]:
-    """Our words for what sagemaker.inputs.TrainingInput holds: SageMaker's form of a channel."""
-    for path, value in _leaves(config):
-        if path in _FIELDS:
-            yield _FIELDS[path], value
-        elif value is not None:
-            near = nearest(path, list(_FIELDS))
-            problems.append(Problem(field, {path: value}, "not supported yet.", near))
+def _words(given: Any, field: str) -> tuple[dict[str, Any], list[Problem]]:
+    """Our words for a place, or for an object shaped like sagemaker.inputs.TrainingInput."""
+    config = getattr(given, "config", None)
+    if isinstance(config, Mapping):  # SageMaker's form of a channel, which SDK v2's own keeps
+        leaves = {path: value for path, value in _leaves(config) if value is not None}
+        unknown = [
+            Problem(f"{field}.{path}", value, "not supported yet.")
+            for path, value in leaves.items()
+            if path not in _FIELDS
+        ]
+        return {_FIELDS[path]: leaves[path] for path in leaves if path in _FIELDS}, unknown
+    if hasattr(given, "s3_data"):
+        named = {word: getattr(given, name, None) for name, word in _ATTRIBUTES.items()}
+        return {word: value for word, value in named.items() if value is not None}, []
+    return {"uri": given}, []
 
 
 def _leaves(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
