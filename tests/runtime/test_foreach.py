@@ -129,3 +129,30 @@ def test_gradients_are_clipped_as_on_the_cpu(foreach: bool) -> None:
     clip(moved)
     assert counters.early_syncs == before
     assert_agrees(clip, lists()[0])
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda a, b: torch._foreach_add(a, b, alpha=2),
+        lambda a, b: torch._foreach_mul(a, [1, 2.0, 3, 4.0, 5]),
+        lambda a, b: torch._foreach_addcdiv(a, a, b, torch.arange(1.0, 6.0)),
+        lambda a, b: in_place("_foreach_mul_")(a[:3], b[:3]),
+        lambda a, b: torch._foreach_norm(a),
+    ],
+)
+def test_lists_in_which_shapes_recur_in_any_order(call: Callable[..., Any]) -> None:
+    g = torch.Generator().manual_seed(0)
+    sizes = [(2, 3), (4,), (2, 3), (), (4,)]
+    dtypes = [torch.float32, torch.float64, torch.float64, torch.float32, torch.float64]
+    a = [torch.rand(size, generator=g).to(d) + 1 for size, d in zip(sizes, dtypes, strict=True)]
+    b = [torch.rand(size, generator=g).to(d) + 1 for size, d in zip(sizes, dtypes, strict=True)]
+    a[0] = a[0].t().contiguous().t()
+    assert_agrees(call, a, b)
+
+
+def test_lists_of_different_lengths_are_refused_as_on_the_cpu() -> None:
+    for device in ("cpu", DEVICE):
+        a, b = ([torch.ones(2, device=device) for _ in range(n)] for n in (2, 3))
+        with pytest.raises(RuntimeError, match=r"same length|same number"):
+            torch._foreach_add(a, b)

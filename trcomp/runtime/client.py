@@ -110,3 +110,10 @@ def put(host: np.ndarray[Any, Any]) -> jax.Array:
     # JAX takes over memory that it finds aligned, or reads it later (may_alias=False covers jax
     # arrays only), so it gets memory that nobody else has.
     return jax.device_put(np.array(host), device())
+
+
+def filled(size: tuple[int, ...], number: float, dtype: Any) -> jax.Array:
+    """An array on the device, all of one number; nothing is compiled for it."""
+    start()
+    host = np.full(size, number, dtype) if number else np.zeros(size, dtype)
+    return jax.device_put(host, device())

@@ -188,6 +188,9 @@ class Recorder:
             check_one_dtype(self.rule.name, args)
         if self.rule.name in REFUSALS:
             REFUSALS[self.rule.name](*args)
+        places = None
+        if self._returns_list and self.rule.name.startswith("_foreach_"):
+            args, places = distinct(args)
         count = self._num_positional
         meta = tree_map(to_meta, list(args))
         keywords = dict(zip(self._names[count:], meta[count:], strict=True))
@@ -207,11 +210,12 @@ class Recorder:
             self.called(*meta[:count], **dict(zip(self._names[count:], meta[count:], strict=True)))
             targets = args[0] if isinstance(args[0], (list, tuple)) else (args[0],)
             outputs = tuple(described(tensor) for tensor in targets)
-        return (
-            outputs,
-            tuple(tensor.dtype for tensor in made),
-            tuple(tensor is not None for tensor in returned),
-        )
+        dtypes = tuple(tensor.dtype for tensor in made)
+        if places is not None:
+            outputs = tuple(outputs[i] for i in places)
+            dtypes = tuple(dtypes[i] for i in places)
+            return outputs, dtypes, (True,) * len(places)
+        return outputs, dtypes, tuple(tensor is not None for tensor in returned)
 
     def _wrap(self, node: Node) -> Any:
         made = tensors_of(node)
@@ -256,6 +260,35 @@ class Recorder:
                 tensor.resize_(made.size)
             put_back(tensor, node, i)
         return outs[0] if len(outs) == 1 else tuple(outs)
+
+
+def distinct(args: Sequence[Any]) -> tuple[Sequence[Any], list[int] | None]:
+    """The arguments of a foreach operator with one element of each kind, and which stands for each.
+
+    It does to each element what it would do to it alone, and a model has hundreds of parameters
+    but few shapes. Lists that torch would refuse are left as they are, and so is a tensor that
+    holds a number for each element.
+    """
+    if any(isinstance(argument, torch.Tensor) and argument.dim() for argument in args):
+        return args, None
+    at = [i for i, argument in enumerate(args) if isinstance(argument, (list, tuple))]
+    columns = [args[i] for i in at]
+    if len({len(column) for column in columns}) != 1:
+        return args, None
+    kinds: dict[Any, int] = {}
+    rows = list(zip(*columns, strict=True))
+    places = [kinds.setdefault(tuple(map(_kind, row)), len(kinds)) for row in rows]
+    chosen = [places.index(kind) for kind in range(len(kinds))]
+    fewer = list(args)
+    for i, column in zip(at, columns, strict=True):
+        fewer[i] = [column[row] for row in chosen]
+    return fewer, places
+
+
+def _kind(element: Any) -> Any:
+    if not isinstance(element, torch.Tensor):
+        return type(element)
+    return (element.size(), element.stride(), element.dtype, element.device)
 
 
 def to_meta(argument: Any, device: str = "meta") -> Any:

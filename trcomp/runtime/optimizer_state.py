@@ -14,10 +14,11 @@ from weakref import WeakSet
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from trcomp.runtime import client
 from trcomp.runtime.device import is_on_device
-from trcomp.runtime.ir import ScalarSlot, is_apart
+from trcomp.runtime.dtypes import TO_JAX
+from trcomp.runtime.ir import ScalarSlot, Value, is_apart
 from trcomp.runtime.storage import storage_order, value_of
-from trcomp.runtime.transfer import upload
 
 _stepped: WeakSet[torch.optim.Optimizer] = WeakSet()
 
@@ -91,5 +92,5 @@ def _compute(tensor: torch.Tensor) -> None:
     if out is None:
         return
     size = tuple(out.size[d] for d in storage_order(out.size, out.stride))
-    host = torch.full(size, number, dtype=out.dtype, device="cpu")
-    tensor.untyped_storage().value = upload(host)  # type: ignore[attr-defined]
+    array = client.filled(size, number, TO_JAX[out.dtype])
+    tensor.untyped_storage().value = Value.of_array(array)  # type: ignore[attr-defined]

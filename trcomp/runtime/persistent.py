@@ -155,8 +155,12 @@ def fingerprint(graph: Graph) -> str:
         _UnnamedError: Something in the graph has no such text.
     """
     digest = hashlib.sha256()
+    known: dict[Signature, str] = {}
     for node, places in zip(graph.nodes, graph.places, strict=True):
-        digest.update("\0".join((*_parts(node.signature), str(places), "")).encode())
+        text = known.get(node.signature)
+        if text is None:
+            text = known[node.signature] = "\0".join(_parts(node.signature))
+        digest.update(f"{text}\0{places}\0".encode())
     avals = [str(leaf.aval) for leaf in graph.leaves]
     settings = sorted((name, str(value)) for name, value in jax.config.values.items())
     position = (client.rank(), client.num_ranks(), graph.collective)
