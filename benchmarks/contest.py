@@ -59,6 +59,9 @@ PEERS = {
     "inductor": Peer(_OWN, "torch_peer", ("inductor",)),
 }
 
+RECORDERS = ("trcomp", "trcomp-compile", "torch_xla")
+"""Those whose host records a step and then starts it; the others' computes meanwhile."""
+
 
 class Failed(Exception):
     """A contestant ended, or did not answer in time; the text says why."""
@@ -66,7 +69,7 @@ class Failed(Exception):
 
 @dataclass
 class Step:
-    """Seconds from a step's begin until the script, the host and the device are done."""
+    """Seconds of processor time of the script and of all of the host; seconds until all is done."""
 
     script: float
     host: float

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import training_page
+from benchmarks.contest import RECORDERS
 from benchmarks.picture import picture
 from benchmarks.training_page import table as _table
 
@@ -26,7 +27,6 @@ Nothing in the script changes. A table shows each one's time of a steady step, t
 compiles; the last line says which form to use, and after how many steps its slower start is made up
 for. `trcomp bench --json` prints the same for programs. Leave the machine alone meanwhile.
 """
-_TRACERS = ("trcomp", "trcomp-compile", "torch_xla")
 _TRACING = """
 The host's time of a step beside torch_xla's tracer, which is C++: (operations x time of each + time
 to find and start the executable). An operation of trcomp's is a node of its graph; linear layers,
@@ -69,11 +69,11 @@ def _recording() -> str:
         ],
     )
     beside = [
-        (row["model"], *(_tracing(row["peers"].get(peer)) for peer in _TRACERS))
+        (row["model"], *(_tracing(row["peers"].get(peer)) for peer in RECORDERS))
         for row in rows
         if row.get("peers")
     ]
-    tracers = f"{_TRACING}\n{_table(['model', *_TRACERS], beside)}\n" if beside else ""
+    tracers = f"{_TRACING}\n{_table(['model', *RECORDERS], beside)}\n" if beside else ""
     return f"""## Recording
 
 What the host pays for an operator: the call, its node, the tensor that comes out. The whole step

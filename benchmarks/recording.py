@@ -18,11 +18,11 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import trcomp.runtime as rt
+from benchmarks.contest import RECORDERS
 from benchmarks.models import MODELS, Trainer
 from benchmarks.training_step import Contest, takes_part
 
 _ROUNDS = 15
-_PEERS = ("trcomp", "trcomp-compile", "torch_xla")
 _PEER_SECONDS = 30.0
 """Turns go round until then, three times at least."""
 
@@ -138,7 +138,7 @@ def against(name: str, peers: Sequence[str]) -> dict[str, Any]:
 def main() -> list[dict[str, Any]]:
     """Measure and print."""
     torch.set_num_threads(2)
-    peers = takes_part(_PEERS)
+    peers = takes_part(RECORDERS)
     rows = []
     for name in ("vit", "bert", "resnet50-64px"):
         row = measure(name)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from benchmarks.bars import BARS
+from benchmarks.contest import RECORDERS
 
 Row = dict[str, Any]
 _PEERS = {
@@ -50,9 +51,9 @@ Time to the first finished step, imports and building aside; the step from which
 
 {_by_model(rows, compilers, _beginning)}
 
-Time of the host in a step, until it has started the executable, where that is not all of the step.
+Time of the host in a step: of the script, and to find and start the executable.
 
-{_by_model(rows, [name for name in compilers if name not in ("inductor", "flax")], _host)}
+{_by_model(rows, [name for name in names if name in RECORDERS], _host)}
 
 {_memory_table(rows, names)}Geometric means over the models that both have, and what they should
 be at most:

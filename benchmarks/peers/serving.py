@@ -7,9 +7,13 @@
                                             <-      {"report": true}
     {"compiles": 2, "operations": 385, "peak_rss_bytes": ...}  ->
 
-A step's three numbers are seconds from its begin: until the script's part is done, until the host
-is done, until the device is. A contestant ends with its standard input. It needs the standard
-library alone: contestants live in environments of their own.
+A step's three numbers are seconds: of the script's part, of all of the host's part, and of the
+whole step until the device is done. The first two are processor time, so that neither other
+processes nor the device's threads are in them; nothing runs on the device while the script's part
+does, and that may have threads of its own (torch_xla's backward pass).
+
+A contestant ends with its standard input. It needs the standard library alone: contestants live in
+environments of their own.
 """
 
 from __future__ import annotations
@@ -70,12 +74,11 @@ def _steps(contestant: Contestant, number: int, seconds: float) -> dict[str, Any
     taken: list[tuple[float, float, float]] = []
     begin = time.perf_counter()
     while len(taken) < number and (not taken or time.perf_counter() - begin < seconds):
-        start = time.perf_counter()
+        start, used = time.perf_counter(), time.process_time()
         loss = contestant.step()
-        recorded = time.perf_counter()
+        script, used = time.process_time() - used, time.thread_time()
         contestant.start()
-        started = time.perf_counter()
+        host = script + time.thread_time() - used
         contestant.finish(loss)
-        ended = time.perf_counter()
-        taken.append((recorded - start, started - start, ended - start))
+        taken.append((script, host, time.perf_counter() - start))
     return {"steps": taken, "loss": contestant.value(loss)}
