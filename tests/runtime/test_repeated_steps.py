@@ -1,4 +1,4 @@
-"""Steps that repeat until one differs in one place: the CPU's numbers, and no compile for a repeat."""
+"""Steps that repeat until one differs in one place: the CPU's numbers, no compile for a repeat."""
 
 from __future__ import annotations
 
