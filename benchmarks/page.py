@@ -155,6 +155,32 @@ finds its executables on disk. ({_machine_text(machine)})
 """
 
 
+def _loader() -> str:
+    machine, rows = _load("loader")
+    table = _table(
+        ["model", "batch", "wait for input", "step", "without input", "moved by the script"],
+        [
+            (
+                row["model"],
+                f"{row['batch_mb']} MB",
+                f"**{row['input_wait_percent']} %**",
+                f"{row['loader_ms']} ms",
+                f"{row['resident_ms']} ms",
+                f"{row['script_ms']} ms",
+            )
+            for row in rows
+        ],
+    )
+    return f"""## Input
+
+A steady step fed by `DeviceLoader` from a data set in memory: the share of it that waits for input,
+beside the same step on one batch that lies on the device, and on batches that the script moves.
+({_machine_text(machine)})
+
+{table}
+"""
+
+
 def _scaling() -> str:
     machine, rows = _load("scaling")
     table = _table(
@@ -204,6 +230,7 @@ _SECTIONS = {
     "compiled": _compiled,
     "step": _step,
     "warm_start": _warm_start,
+    "loader": _loader,
     "scaling": _scaling,
     "launch_overhead": _launch_overhead,
 }
