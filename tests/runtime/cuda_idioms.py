@@ -262,6 +262,7 @@ def averaged_copy() -> dict[str, Any]:
     assert average.head.weight is average.tokens.weight
     optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
     ids = torch.arange(16).view(2, 8).to(device)
+    counts = []
     for _ in range(3):
         optimizer.zero_grad()
         model(ids, ids)[1].backward()
@@ -269,9 +270,11 @@ def averaged_copy() -> dict[str, Any]:
         with torch.no_grad():
             for mean, p in zip(average.parameters(), model.parameters(), strict=True):
                 mean.mul_(0.9).add_(p.detach(), alpha=0.1)
+        counts.append(compiles())
     kept = copy.deepcopy(optimizer.state_dict())
     moments = [s["exp_avg"].sum().item() for s in kept["state"].values()]
-    return {"loss": average(ids, ids)[1].item(), "moments": moments}
+    loss = average(ids, ids)[1].item()
+    return {"loss": loss, "moments": moments, "compiles": counts}
 
 
 def recurrent() -> dict[str, Any]:

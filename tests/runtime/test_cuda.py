@@ -27,6 +27,7 @@ NO_COMPILE_AFTER = {
     "nanogpt_float32": 2,
     "nanogpt_float16": 2,
     "gan": 2,
+    "averaged_copy": 2,
     "evaluation": 4,
     "skipped_steps": 4,
 }

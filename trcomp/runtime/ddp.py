@@ -9,9 +9,10 @@ import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 from torch.nn.modules import _functions, batchnorm
 
+from trcomp.runtime.ir import pending_since, tick
 from trcomp.runtime.ops.memory import counts_on_host
 from trcomp.runtime.recording import is_device_tensor
-from trcomp.runtime.sync import evaluate
+from trcomp.runtime.sync import compute_alone
 
 _verify_parameters = c10d._verify_params_across_processes
 
@@ -33,10 +34,11 @@ class Reducer(c10d.Reducer):
 
         Else the second step would make its buckets in its own graph, and the third compile again.
         """
+        before = tick()
         with counts_on_host():
             rebuilt: bool = super()._rebuild_buckets()
         if rebuilt:
-            evaluate()
+            compute_alone(pending_since(before))
         return rebuilt
 
 

@@ -279,6 +279,12 @@ def restore_pending(values: list[Value]) -> None:
     _pending[:0] = [weakref.ref(value) for value in values if value.node is not None]
 
 
+def pending_since(seq: int) -> list[Value]:
+    """Live pending values that nodes made from this number on."""
+    values = (ref() for ref in _pending)
+    return [v for v in values if v is not None and v.node is not None and v.node.seq >= seq]
+
+
 def is_pending_beyond(nodes: set[Node]) -> bool:
     """Whether a live value is pending that none of these nodes makes."""
     values = (ref() for ref in reversed(_pending))

@@ -17,9 +17,14 @@ import torch
 from torch._utils import _rebuild_tensor_v2
 from torch.utils.hooks import warn_if_has_hooks
 
+from trcomp.runtime.bodies import is_region
 from trcomp.runtime.device import NAME, is_on_device
+from trcomp.runtime.dtypes import TO_TORCH
+from trcomp.runtime.ir import Node, Value, View
+from trcomp.runtime.storage import contiguous_stride, relayout
 
 _new = torch.UntypedStorage.__new__
+_clone_bytes: Any = torch.UntypedStorage.clone
 _reduce_alone = torch.Tensor._reduce_ex_internal
 _reduce_storage = torch.storage.TypedStorage.__reduce__
 
@@ -32,6 +37,35 @@ def _make(cls: type[torch.UntypedStorage], *args: Any, **kwargs: Any) -> torch.U
         return torch.tensor(args[0], dtype=torch.uint8, device=device).untyped_storage()
     size = args[0] if args else 0
     return torch.empty(size, dtype=torch.uint8, device=device).untyped_storage()
+
+
+def _clone(self: Any) -> torch.UntypedStorage:
+    """A copy that holds what this does; torch would make it one of bytes.
+
+    `copy.deepcopy` asks for it. Bytes are another input of a step than numbers: a copy of a model
+    would have its steps compiled again when they have written it for the first time.
+    """
+    view = _extent(self.value) if self.device.type == NAME else None
+    if view is None:
+        return _clone_bytes(self)
+    whole = relayout(torch.empty(0, dtype=view.dtype, device=NAME), self, view)
+    with torch.no_grad():
+        return whole.clone().untyped_storage()
+
+
+def _extent(value: Value) -> View | None:
+    """All that a storage holds as a tensor; None where that is not known."""
+    source, index = value.source()
+    while isinstance(source, Node):
+        out = source.signature.outputs[index]
+        if out is not None:
+            return View(out.size, out.stride, 0, out.dtype)
+        if is_region(source.signature):
+            return None
+        source, index = source.sources[0]  # What was written into.
+    aval: Any = source.aval
+    size, dtype = aval
+    return View(size, contiguous_stride(size), 0, TO_TORCH[dtype])
 
 
 def _reduce_shared(self: torch.Tensor, protocol: Any) -> Any:
@@ -65,6 +99,7 @@ def _reduce_typed_storage(self: torch.storage.TypedStorage) -> Any:
 
 def register() -> None:
     """Answer for storages on the device."""
+    setattr(torch.UntypedStorage, "clone", _clone)  # noqa: B010
     torch.UntypedStorage.__new__ = _make  # type: ignore[method-assign, assignment]
     torch.Tensor._reduce_ex_internal = _reduce_shared  # type: ignore[method-assign]
     torch.storage.TypedStorage.__reduce__ = _reduce_typed_storage  # type: ignore[method-assign]

@@ -68,6 +68,13 @@ def evaluate(*, donate: bool = False) -> None:
         counters.sync_seconds += time.perf_counter() - start - waited
 
 
+def compute_alone(values: list[Value]) -> None:
+    """Compute some pending values; the step that they belong to stays whole."""
+    with _lock:
+        if values:
+            _compute(values, donate=False)
+
+
 def _compute(values: list[Value], donate: bool) -> None:
     """Compute some pending values; after a failure the others are still pending.
 
