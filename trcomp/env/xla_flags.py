@@ -14,7 +14,7 @@ from trcomp.env.topology import Topology
 
 _COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter")
 _MB_BETWEEN_HOSTS = 128
-"""NVIDIA's advice for XLA between hosts, where NCCL needs large messages to use the network."""
+"""Between hosts NCCL needs large messages to fill the network. How large was not measured yet."""
 _TIMEOUT_SECONDS = 60
 
 # What creates the first client parses XLA_FLAGS, on any device; it aborts, without a core file.
