@@ -39,6 +39,8 @@ def test_accumulated_steps_and_gathered_metrics_on_two_ranks(tmp_path: Path) -> 
         assert got["losses"] == pytest.approx(due["losses"], abs=1e-5)
         assert (got["samples"], got["accuracy"]) == (29, due["accuracy"])
     assert all(built <= 12 for built in job.counts("compiles"))
+    (num_steps,) = set(job.counts("steps"))
+    assert job.new_graphs(num_steps // 2) == []
 
 
 def test_a_loaded_state_goes_on_as_if_never_saved(tmp_path: Path) -> None:

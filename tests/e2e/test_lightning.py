@@ -76,6 +76,8 @@ def test_a_script_for_torchrun_and_gpus(tmp_path: Path) -> None:
     check_equal(ours, plain)
     assert job.counts("compiles") == [job.counts("compiles")[0]] * 2
     assert job.counts("compiles")[0] <= 5
+    (num_steps,) = set(job.counts("steps"))
+    assert job.new_graphs(2, num_steps) == []
     ours, due = (
         torch.load(place / "model.pt", map_location="cpu")
         for place in (job.output, tmp_path / "plain")

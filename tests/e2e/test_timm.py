@@ -19,4 +19,6 @@ def test_timm(model: str, devices: int, tmp_path: Path) -> None:
     job, ours, plain = frameworks.both("timm", devices, tmp_path, words, {"device": "cpu"})
     assert ours["losses"] == pytest.approx(plain["losses"], abs=1e-3)
     assert all(built <= 6 for built in job.counts("compiles"))
+    (num_steps,) = set(job.counts("steps"))
+    assert job.new_graphs(2, num_steps) == []
     assert job.counts("fallbacks") == [{}] * devices
