@@ -15,6 +15,7 @@ import torch
 from torch.utils.hooks import RemovableHandle
 
 from trcomp import flags
+from trcomp.runtime import precision
 from trcomp.runtime.device import NAME
 from trcomp.runtime.step_state import State, is_number
 
@@ -38,7 +39,7 @@ def modes() -> tuple[Any, ...]:
         torch.get_default_device(),
         torch.are_deterministic_algorithms_enabled(),
         torch.is_anomaly_enabled(),
-        torch.get_float32_matmul_precision(),
+        precision.chosen(),
         torch._C._len_torch_dispatch_stack(),
         torch._C._len_torch_function_stack(),
         flags.EAGER.get(),
