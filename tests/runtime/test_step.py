@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -127,7 +127,8 @@ def test_a_call_is_one_node_and_nothing_compiles_again() -> None:
     training = Training("xla", OPTIMIZERS["AdamW"], 0.1)
     run = trcomp.step(training.function())
     for _ in range(2):
-        run(*training.batch())
+        batch = training.batch()
+        run(*batch)
         rt.sync()
     with Counted() as counted:
         for _ in range(5):
@@ -484,9 +485,35 @@ def test_the_loader_and_a_part_of_a_larger_tensor() -> None:
     assert counted.captures <= 2
 
 
-@pytest.fixture
-def no_limit() -> Iterator[None]:
-    yield
+def test_an_argument_that_is_written_lies_anywhere() -> None:
+    @trcomp.step
+    def double(value: torch.Tensor) -> torch.Tensor:
+        value.mul_(2)
+        return value.sum()
+
+    whole = torch.ones(6, device="xla")
+    for i in range(4):
+        given = torch.ones(3, device="xla")
+        assert double(given).item() == 6
+        assert given.tolist() == [2] * 3
+        assert double(whole[3:]).item() == 3 * 2 ** (i + 1)
+    assert whole.tolist() == [1] * 3 + [16] * 3
+
+
+def test_an_argument_that_is_part_of_the_state() -> None:
+    def train(wrap: Callable[[Step], Step]) -> list[float]:
+        weight = torch.ones(3, device="xla")
+
+        @wrap
+        def add(value: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
+            weight.add_(value)
+            return (value * factor).sum()
+
+        other = torch.full((3,), 2.0, device="xla")
+        pairs = [(other, other.clone()), (other, weight), (weight, other), (weight, weight)]
+        return [add(*pair).item() for pair in (*pairs, *pairs, *pairs)]
+
+    assert train(trcomp.step) == train(lambda f: f)
 
 
 def test_further_forms_than_allowed_are_recorded(capsys: pytest.CaptureFixture[str]) -> None:

@@ -97,12 +97,14 @@ class Region:
                 held[i].value = Value(node, output)
         for output in self.owed:
             ir.owe(Value(node, output))
-        new = [
-            storage.over(Value(node, made.output), made.num_bytes) if i not in into else None
-            for i, made in enumerate(self.made)
-        ]
-        for i, taken in into.items():
-            taken.value = Value(node, self.made[i].output)
+        new: list[Any] = []
+        for i, made in enumerate(self.made):  # Always in one order: it is part of a graph's key.
+            value = Value(node, made.output)
+            if i in into:
+                into[i].value = value
+                new.append(None)
+            else:
+                new.append(storage.over(value, made.num_bytes))
         results: list[Any] = []
         for place in self.results:
             if type(place) is not Place:

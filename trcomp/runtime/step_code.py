@@ -8,12 +8,16 @@ import types
 from collections.abc import Iterator
 from pathlib import Path
 
-_LIBRARIES = (str(Path(__file__).parents[1]), *sysconfig.get_paths().values(), "<frozen")
+_LIBRARIES = (str(Path(__file__).parents[1]), *sysconfig.get_paths().values())
+_TYPED = ("<stdin>", "<string>", "<ipython")
 
 
 def is_script(code: types.CodeType) -> bool:
-    """Whether code is the script's own: no library's."""
-    return not code.co_filename.startswith(_LIBRARIES)
+    """Whether code is the script's own: no library's, and not generated."""
+    name = code.co_filename
+    if name.startswith("<"):
+        return name.startswith(_TYPED)
+    return not name.startswith(_LIBRARIES)
 
 
 def is_script_module(module: types.ModuleType | None) -> bool:

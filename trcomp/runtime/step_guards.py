@@ -17,7 +17,7 @@ from torch.utils.hooks import RemovableHandle
 from trcomp import flags
 from trcomp.runtime import precision
 from trcomp.runtime.device import NAME
-from trcomp.runtime.step_state import State, is_number
+from trcomp.runtime.step_state import HOOKS, State, is_number
 
 _BASE: Any = torch._C.TensorBase
 _gradient: Callable[[Any], Any] = _BASE.grad.__get__
@@ -137,7 +137,7 @@ class Guard:
 
 def _names_in(attributes: dict[str, Any]) -> list[str]:
     """A module's attributes but for its dicts of hooks, which are looked into for themselves."""
-    return ["training", "_modules", *(name for name in attributes if "hook" not in name)]
+    return ["_modules", "_modules", *(name for name in attributes if name not in HOOKS)]
 
 
 _contents = attrgetter("cell_contents")

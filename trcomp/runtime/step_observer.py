@@ -20,7 +20,7 @@ import torch
 
 from trcomp.runtime.fallback import run_on_cpu
 from trcomp.runtime.step_code import is_script
-from trcomp.runtime.sync import evaluate, fetch, finish, sync
+from trcomp.runtime.sync import _compute, evaluate, fetch, finish, sync
 from trcomp.runtime.transfer import to_host
 
 
@@ -35,6 +35,7 @@ _ON_DEVICE = {
     evaluate.__code__: "has the device execute before the step's end",
     sync.__code__: "ends a step",
     finish.__code__: "waits for the device",
+    _compute.__code__: "has the device execute before the step's end",
 }
 _BACKWARD = {
     torch.autograd.backward.__code__: "tensors",
@@ -53,6 +54,8 @@ _MODULES = {
     "_socket": "uses the network",
     "_random": "draws on the host",
 }
+_LOOKS = ("getstate", "setstate")
+"""What torch does with a random stream around code that must not move it."""
 _OBJECTS: tuple[tuple[type, str], ...] = (
     (random.Random, "draws on the host"),
     (io.IOBase, "reads or writes a file"),
@@ -72,7 +75,6 @@ class Observer:
         self.functions: dict[types.CodeType, dict[str, Any]] = {}
         self.derived: list[torch.Tensor] = []
         self.prevented: str | None = None
-        self._trusted: dict[types.CodeType, bool] = {}
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -105,12 +107,14 @@ class Observer:
             if reason is not None:
                 self._prevent(frame, reason)
 
-    def _is_trusted(self, frame: types.FrameType) -> bool:
-        known = self._trusted.get(frame.f_code)
-        if known is None:
+    def _is_trusted(self, frame: types.FrameType | None) -> bool:
+        """Whether a library is at work that is known, or Python's own for it."""
+        while frame is not None:
             package = str(frame.f_globals.get("__name__")).partition(".")[0]
-            known = self._trusted[frame.f_code] = package in _TRUSTED
-        return known
+            if package not in sys.stdlib_module_names or is_script(frame.f_code):
+                return package in _TRUSTED
+            frame = frame.f_back
+        return False
 
     def _note_backward(self, frame: types.FrameType, name: str) -> None:
         if frame.f_locals.get("retain_graph") or frame.f_locals.get("create_graph"):
@@ -130,6 +134,8 @@ def _forbidden(function: Any, in_script: bool) -> str | None:
         return _BUILTINS[name]
     if module in _MODULES:
         return _MODULES[module]
+    if name in _LOOKS:
+        return None
     owner = getattr(function, "__self__", None)
     for kind, reason in _OBJECTS:
         if isinstance(owner, kind):

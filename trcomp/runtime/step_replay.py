@@ -34,7 +34,8 @@ class CapturedStep:
     def __init__(self, trial: Trial, state: State, subject: Subject, key: Hashable) -> None:
         self.key = key
         self.state = state
-        self._trial = trial
+        self._results, self._form = trial.results, trial.form
+        self._moves, self._held_slots = trial.counters, trial.slots
         self._tape = trial.tape
         self._region: Region = trial.recording.region(lambda node: None)
         self._guard = Guard(state)
@@ -43,8 +44,15 @@ class CapturedStep:
         self._functions = subject.functions
         self._counters = Counters(state, trial.counters)
         self._fixed = [each.untyped_storage() for each in (*state.tensors, *subject.hidden)]
+        self._places = self._find_places()
+        self._shared = self._shared_with(subject.leaves)
         self._num_given = sum(isinstance(leaf, torch.Tensor) for leaf in subject.leaves)
         self._written = _written_tensors(self._region, self._num_given, state)
+        kept = {i for i, _ in self._region.written}
+        for result in self._region.results:
+            if isinstance(result, Place) and result.argument is not None:
+                kept.add(result.argument)
+        self._kept_given = {self._region.storages[i] for i in kept}
         self._slot_paths = [path for path, holds in trial.slots.items() if holds]
         self._slots = [state.slots[path] for path in self._slot_paths]
         self._emptied = [state.slots[path] for path, holds in trial.slots.items() if not holds]
@@ -72,18 +80,41 @@ class CapturedStep:
                 return False
         self.state = state
         self._fixed = [each.untyped_storage() for each in (*state.tensors, *self._hidden)]
+        self._places = self._find_places()
         self._guard = Guard(state)
-        self._counters = Counters(state, self._trial.counters)
+        self._counters = Counters(state, self._moves)
         self._slots = [state.slots[path] for path in self._slot_paths]
         self._emptied = [
-            s for path, s in state.slots.items() if self._trial.slots.get(path) is False
+            s for path, s in state.slots.items() if self._held_slots.get(path) is False
         ]
         self._written = _written_tensors(self._region, self._num_given, state)
         return True
 
-    def fits(self) -> bool:
+    def fits(self, leaves: Sequence[Any]) -> bool:
         """Whether nothing that the step can reach has changed, but for numbers and values."""
-        return self._guard.holds() and self._counters.hold()
+        return (
+            self._guard.holds()
+            and self._counters.hold()
+            and self._shared_with(leaves) == self._shared
+        )
+
+    def takes_copies(self, leaves: Sequence[Any], originals: Sequence[Any]) -> bool:
+        """Whether the step may be called with copies in place of some of its arguments.
+
+        It may not where it writes an argument, or returns a part of one.
+        """
+        given = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+        copied = {place for place, i in enumerate(given) if leaves[i] is not originals[i]}
+        return copied.isdisjoint(self._kept_given)
+
+    def _shared_with(self, leaves: Sequence[Any]) -> list[int | None]:
+        """For each tensor given, which of the state's storages it lies over, if over one."""
+        pointers = [x.untyped_storage().data_ptr() for x in leaves if isinstance(x, torch.Tensor)]
+        gradients = {t.grad.data_ptr() for t in self.state.gradients if t.grad is not None}
+        return [-1 if p in gradients else self._places.get(p) for p in pointers]
+
+    def _find_places(self) -> dict[int, int]:
+        return {held.data_ptr(): i for i, held in enumerate(self._fixed)}
 
     def play(self, leaves: Sequence[Any]) -> list[float] | None:
         """The numbers of a call; None if the step goes another way with them."""
@@ -114,8 +145,8 @@ class CapturedStep:
         for slot in self._emptied:
             slot.put(None)
         tensors = iter(made)
-        results = [self._result(result, tensors, registers) for result in self._trial.results]
-        return tree_unflatten(results, self._trial.form)
+        results = [self._result(result, tensors, registers) for result in self._results]
+        return tree_unflatten(results, self._form)
 
     def _note_replaced(self, tensors: Sequence[torch.Tensor | None]) -> None:
         for path, i, place in self._replaced:
@@ -125,6 +156,7 @@ class CapturedStep:
                 self.state.tensors[i] = tensor
                 self.state.facts[path] = of_tensor(tensor)
                 self._fixed[i] = tensor.untyped_storage()
+        self._places = self._find_places()
         self._guard.refresh()
 
     @staticmethod

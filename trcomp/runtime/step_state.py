@@ -91,6 +91,8 @@ class State:
         self.modules: list[dict[str, Any]] = []
         """Attributes of modules."""
         self.hooks: list[dict[Any, Any]] = []
+        """Modules' dicts of hooks."""
+        self._of_hooks: set[int] = set()
         self.lists: list[Any] = []
         self.sets: list[Any] = []
         self.slotted: list[tuple[Any, tuple[str, ...]]] = []
@@ -171,7 +173,7 @@ class State:
                 self._see(f"{path}'s hooks", hooks)
 
     def _visit_dict(self, path: str, value: dict[Any, Any]) -> None:
-        (self.hooks if "hooks" in path.rpartition(".")[2] else self.dicts).append(value)
+        (self.hooks if id(value) in self._of_hooks else self.dicts).append(value)
         if len(value):
             self.facts[path] = ("keys", *map(_name, value))
         for i, (key, item) in enumerate(list(value.items())):
@@ -308,6 +310,7 @@ class State:
             return
         if isinstance(value, torch.nn.Module):
             self.modules.append(attributes)
+            self._of_hooks.update(id(attributes.get(name)) for name in HOOKS)
         else:
             self.dicts.append(attributes)
         self.facts[f"{path}.__dict__"] = ("attributes", *attributes)
@@ -355,6 +358,8 @@ class State:
                     self.facts[f"{path}[{i}][{name!r}]"] = ("numbers", _form(item))
 
 
+HOOKS = frozenset(name for name in vars(torch.nn.Module()) if "hooks" in name)
+"""A module's own dicts of hooks."""
 _MISSING = object()
 _BY_ANY_NAME = frozenset(("getattr", "vars", "__dict__", "attrgetter", "eval", "exec"))
 _VISITS: tuple[tuple[Any, Callable[[State, str, Any], None]], ...] = (

@@ -215,6 +215,12 @@ class _Run:
     ) -> None:
         functions = self.observer.functions
         unseen = {c: g for c, g in functions.items() if c not in self.state.codes}
+        for code in unseen:
+            if code.co_freevars:
+                raise CannotCaptureError(
+                    f"it runs {code.co_qualname}, at {code.co_filename}:{code.co_firstlineno}, "
+                    "whose closure nothing of the script leads to"
+                )
         hidden = [
             _over(held, value)
             for held, value in written.values()

@@ -35,6 +35,14 @@ _FAILURES = 3
 """Forms that could not be captured, before no more is tried."""
 
 
+_GLOBAL_HOOKS = tuple(
+    value
+    for name in ("torch.nn.modules.module", "torch.optim.optimizer")
+    for word, value in vars(sys.modules[name]).items()
+    if word.startswith("_global") and isinstance(value, dict)
+)
+
+
 class StepFunction:
     """A function that is captured where it can be.
 
@@ -70,11 +78,11 @@ class StepFunction:
         key = (key_of(leaves), form, modes())
         given = _at_start(leaves)
         for place, captured in enumerate(self._forms):
-            if captured.key == key and captured.fits():
+            if captured.key == key and captured.fits(given):
                 registers = captured.play(given)
                 if registers is not None:
                     self._forms.insert(0, self._forms.pop(place))
-                    return self._replay(captured, given, registers)
+                    return self._replay(captured, given, registers, leaves, form)
         return self._other_form(key, form, leaves, given)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
@@ -89,11 +97,25 @@ class StepFunction:
             instance.__dict__[name] = bound
         return bound
 
-    def _replay(self, captured: CapturedStep, leaves: list[Any], registers: list[float]) -> Any:
+    def __reduce__(self) -> Any:
+        """Copied, and pickled, as the function it was made of."""
+        return StepFunction, (self._function, self._max, self._tells)
+
+    def _replay(
+        self,
+        captured: CapturedStep,
+        given: list[Any],
+        registers: list[float],
+        leaves: list[Any],
+        form: TreeSpec,
+    ) -> Any:
+        if not captured.takes_copies(given, leaves):
+            args, kwargs = tree_unflatten(leaves, form)
+            return self._function(*args, **kwargs)
         if ir.num_pending() >= overdue.LIMIT:
             overdue.cuts_before(captured.signature)
         counters.replays += 1
-        return captured(leaves, registers)
+        return captured(given, registers)
 
     def _other_form(
         self, key: Hashable, form: TreeSpec, leaves: list[Any], given: list[Any]
@@ -104,19 +126,22 @@ class StepFunction:
         if self._forms:
             reason, known = self._reason(key, form, subject)
             if known is not None:
-                return self._replay(known[0], given, known[1])
+                return self._replay(known[0], given, known[1], leaves, form)
         captured = self._capture(key, subject, reason)
         if captured is None:
             args, kwargs = tree_unflatten(leaves, form)
             return self._function(*args, **kwargs)
-        return self._replay(*captured)
+        return self._replay(captured[0], given, captured[1], leaves, form)
 
     def _subject(self, form: TreeSpec, given: list[Any]) -> Subject:
         def call(leaves: list[Any]) -> Any:
             args, kwargs = tree_unflatten(leaves, form)
             return self._function(*args, **kwargs)
 
-        roots: list[tuple[str, Any]] = [(_name(self._function), self._function)]
+        owner, function = getattr(self._function, "__self__", None), self._function
+        roots: list[tuple[str, Any]] = [("torch's hooks", _GLOBAL_HOOKS)]
+        roots += [] if owner is None else [("self", owner)]
+        roots.append((_name(function), function))
         named = zip(names_of(self._function, form), given, strict=True)
         roots += [(name, leaf) for name, leaf in named if _is_object(leaf)]
         return Subject(call, given, roots, functions=self._functions)
@@ -128,7 +153,8 @@ class StepFunction:
         state = subject.look()
         for captured in self._forms:
             if captured.key == key and captured.rebase(state):
-                registers = captured.play(subject.leaves) if captured.fits() else None
+                given = subject.leaves
+                registers = captured.play(given) if captured.fits(given) else None
                 if registers is not None:
                     return "", (captured, registers)
         last = self._forms[0]
@@ -137,11 +163,11 @@ class StepFunction:
         difference = last.state.difference(state)
         if difference is not None:
             return " ".join(difference), None
-        return "a comparison of numbers, or of counters, comes out otherwise", None
+        return "a number is compared otherwise, or an argument shares memory otherwise", None
 
     def _capture(
         self, key: Any, subject: Subject, reason: str | None
-    ) -> tuple[CapturedStep, list[Any], list[float]] | None:
+    ) -> tuple[CapturedStep, list[float]] | None:
         if len(self._forms) >= self._max:
             self._tell(
                 f"it has {self._max} captured forms, the most allowed (max_captures), and is "
@@ -166,7 +192,8 @@ class StepFunction:
             return None
         self._refused.pop(key, None)
         captured = CapturedStep(trial, state, subject, key)
-        registers = captured.play(subject.leaves) if captured.fits() else None
+        given = subject.leaves
+        registers = captured.play(given) if captured.fits(given) else None
         if registers is None:
             self._refuse(key, "what it can reach is another whenever it is looked at")
             return None
@@ -174,7 +201,7 @@ class StepFunction:
         counters.captures += 1
         if reason:
             self._tell(f"captured again: {reason}")
-        return captured, subject.leaves, registers
+        return captured, registers
 
     def _refuse(self, key: Hashable, why: str, attempts: int = 1) -> None:
         self._refused[key] += attempts
