@@ -76,9 +76,11 @@ def test_a_step_function_trains_in_one_graph(torch_xla: Any) -> None:
         optimizer.step()
         return loss
 
-    compiled = torch_xla.compile(step, full_graph=True, max_different_graphs=2)
+    compiled = torch_xla.compile(step, full_graph=True, max_different_graphs=1)
+    replays = counted("replays")
     losses = [compiled(torch.ones(4, 3, device="xla")).item() for _ in range(4)]
     assert losses == sorted(losses, reverse=True)
+    assert counted("replays") - replays == 3
 
 
 def test_full_graph_refuses_an_execution_inside_and_all_goes_on_after(torch_xla: Any) -> None:
@@ -198,7 +200,8 @@ def test_scan_carries_and_stacks_with_gradients(torch_xla: Any) -> None:
     torch.testing.assert_close(scan_layers(layers, init), torch.nn.Sequential(*layers)(init))
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # torch's own compiler, as it loads
+# torch's own compiler, as it loads.
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
 def test_a_collective_in_a_full_graph_says_what_to_do(torch_xla: Any) -> None:
     xm = importlib.import_module("torch_xla.core.xla_model")
 
