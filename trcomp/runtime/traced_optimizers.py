@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
@@ -51,10 +51,22 @@ def register() -> None:
         for group in self.value.param_groups:
             if "capturable" in group and all(_is_fresh(self.value, p) for p in group["params"]):
                 group["capturable"] = True
+                _move_counters(self.value, group["params"])
         set_capturable(self, tx)
 
     setattr(OptimizerVariable, "_set_capturable", set_capturable_on_device)  # noqa: B010
 
 
 def _is_fresh(optimizer: torch.optim.Optimizer, parameter: torch.Tensor) -> bool:
-    return is_on_device(parameter) and parameter not in optimizer.state
+    """Whether a parameter on the device has not been stepped yet, though it may have its state."""
+    made = optimizer.state.get(parameter, {}).get("step", 0)
+    known = not isinstance(made, torch.Tensor) or not is_on_device(made)
+    return is_on_device(parameter) and known and not made
+
+
+def _move_counters(optimizer: torch.optim.Optimizer, parameters: Iterable[torch.Tensor]) -> None:
+    for parameter in parameters:
+        state = optimizer.state.get(parameter, {})
+        for name, made in state.items():
+            if isinstance(made, torch.Tensor) and made.dim() == 0:
+                state[name] = made.to(parameter.device)
