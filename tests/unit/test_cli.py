@@ -91,7 +91,10 @@ def test_cuda_is_left_to_torch_when_asked(
     options: list[str], maps: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["plan", "train.py", *options, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["hosts"][0]["contract"]["settings"]["cuda_to_xla"] is maps
+    assert (
+        json.loads(capsys.readouterr().out)["hosts"][0]["contract"]["settings"]["cuda_to_xla"]
+        is maps
+    )
 
 
 @pytest.mark.parametrize("command", ["status", "logs", "stop", "report", "remove"])
