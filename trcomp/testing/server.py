@@ -111,7 +111,7 @@ def listening(application: Application) -> Iterator[str]:
     """Serve an application on a free port of this machine; gives its URL."""
     from werkzeug.serving import WSGIRequestHandler, make_server
 
-    class Quiet(WSGIRequestHandler):  # type: ignore[misc]
+    class Quiet(WSGIRequestHandler):
         def log(self, type: str, message: str, *args: Any) -> None:
             """Print nothing."""
 
@@ -133,7 +133,7 @@ def aws_application() -> Application:
         MissingExtraError: moto is not installed.
     """
     try:
-        from moto.server import DomainDispatcherApplication, create_backend_app
+        from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
     except ImportError:
         raise MissingExtraError("moto", "testing", "A stand-in for AWS") from None
     application: Application = DomainDispatcherApplication(create_backend_app)
@@ -142,7 +142,7 @@ def aws_application() -> Application:
 
 def forget() -> None:
     """Empty moto's state, which all servers of a process share."""
-    from moto.moto_api._internal import moto_api_backend
+    from moto.moto_api._internal.models import moto_api_backend
 
     moto_api_backend.reset()
 
