@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import UserDict
 from collections.abc import Callable
 from typing import Any
 
@@ -514,6 +515,34 @@ def test_an_argument_that_is_part_of_the_state() -> None:
         return [add(*pair).item() for pair in (*pairs, *pairs, *pairs)]
 
     assert train(trcomp.step) == train(lambda f: f)
+
+
+def test_a_batch_in_a_user_dictionary(capsys: pytest.CaptureFixture[str]) -> None:
+    class Batch(UserDict[str, Any]):
+        """As a tokenizer makes it: a dictionary with more to it."""
+
+        def __init__(self, data: dict[str, Any], source: str) -> None:
+            super().__init__(data)
+            self.source = source
+
+    total = torch.zeros((), device="xla")
+
+    @trcomp.step
+    def train_step(batch: Batch, scale: float) -> None:
+        assert batch.source == "here" and isinstance(batch, Batch)
+        total.add_(batch["inputs"].sum() * scale + batch["labels"].sum())
+
+    before = rt.metrics()
+    for i in range(5):
+        inputs, labels = torch.full((3,), float(i)).to("xla"), torch.ones(2).to("xla")
+        train_step(Batch({"inputs": inputs, "labels": labels}, "here"), 2.0)
+        rt.sync()
+    assert total.item() == 2 * 3 * (0 + 1 + 2 + 3 + 4) + 2 * 5
+    after = rt.metrics()
+    assert after["captures"] - before["captures"] == 1
+    assert after["replays"] - before["replays"] == 4
+    train_step(Batch({"inputs": torch.ones(4).to("xla"), "labels": labels}, "here"), 2.0)
+    assert "batch['inputs'] was float32[3] and is float32[4]" in capsys.readouterr().err
 
 
 def test_further_forms_than_allowed_are_recorded(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Hashable, Sequence
+from collections import UserDict
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.utils._pytree import TreeSpec, keystr, tree_flatten_with_path, tree_unflatten
+from torch.utils._pytree import (
+    MappingKey,
+    TreeSpec,
+    keystr,
+    register_pytree_node,
+    tree_flatten,
+    tree_flatten_with_path,
+    tree_unflatten,
+)
 
 from trcomp.runtime.recording import is_device_tensor
 
@@ -24,6 +34,54 @@ _MODES = (
     "anomaly detection",
     "the precision of matrix products",
 )
+
+
+class _Opened:
+    """A user dictionary, such as transformers' BatchEncoding, which torch would not take apart."""
+
+    def __init__(self, whole: UserDict[Any, Any]) -> None:
+        self.whole = whole
+
+
+@dataclass(frozen=True)
+class _Shell:
+    """A user dictionary without its values; its other attributes are those of each call."""
+
+    kind: type[UserDict[Any, Any]]
+    keys: tuple[Hashable, ...]
+    attributes: dict[str, Any] = field(compare=False)
+
+
+def _shell_of(opened: _Opened) -> tuple[list[Any], _Shell]:
+    whole = opened.whole
+    rest = {name: value for name, value in vars(whole).items() if name != "data"}
+    return list(whole.data.values()), _Shell(type(whole), tuple(whole.data), rest)
+
+
+def _filled(values: Iterable[Any], shell: _Shell) -> UserDict[Any, Any]:
+    whole = shell.kind.__new__(shell.kind)
+    whole.data = dict(zip(shell.keys, values, strict=True))
+    vars(whole).update(shell.attributes)
+    return whole
+
+
+def _named_values(opened: _Opened) -> tuple[list[tuple[Any, Any]], _Shell]:
+    values, shell = _shell_of(opened)
+    return list(zip(map(MappingKey, shell.keys), values, strict=True)), shell
+
+
+register_pytree_node(_Opened, _shell_of, _filled, flatten_with_keys_fn=_named_values)
+
+
+def flatten(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[Any], TreeSpec]:
+    """A call's leaves, and its form, with which `tree_unflatten` makes args and kwargs of them."""
+    return tree_flatten(
+        (tuple(map(_opened, args)), {name: _opened(value) for name, value in kwargs.items()})
+    )
+
+
+def _opened(argument: Any) -> Any:
+    return _Opened(argument) if isinstance(argument, UserDict) else argument
 
 
 def key_of(leaves: Sequence[Any]) -> tuple[Hashable, ...]:
@@ -58,7 +116,8 @@ def names_of(function: Callable[..., Any], form: TreeSpec) -> list[str]:
     except (TypeError, ValueError):
         bound = {"arguments": args, **kwargs}
     names = ["an argument"] * form.num_leaves
-    for path, leaf in tree_flatten_with_path(dict(bound))[0]:
+    named = {name: _opened(value) for name, value in bound.items()}
+    for path, leaf in tree_flatten_with_path(named)[0]:
         if type(leaf) is int and leaf < len(names):
             names[leaf] = keystr(path).removeprefix("['").replace("']", "", 1)
     return names

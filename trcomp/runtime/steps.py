@@ -17,13 +17,19 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any, TypeVar, overload
 
 import torch
-from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
+from torch.utils._pytree import TreeSpec, tree_unflatten
 
 from trcomp.runtime import ir, overdue
 from trcomp.runtime.metrics import counters
 from trcomp.runtime.placeholders import CannotCaptureError
 from trcomp.runtime.recording import is_device_tensor
-from trcomp.runtime.step_arguments import change_of_arguments, key_of, names_of, unreplayable
+from trcomp.runtime.step_arguments import (
+    change_of_arguments,
+    flatten,
+    key_of,
+    names_of,
+    unreplayable,
+)
 from trcomp.runtime.step_guards import modes
 from trcomp.runtime.step_replay import CapturedStep
 from trcomp.runtime.step_trial import Subject, try_twice
@@ -72,7 +78,7 @@ class StepFunction:
         if not _may_replay():
             return self._function(*args, **kwargs)
         self._num_calls += 1
-        leaves, form = tree_flatten((args, kwargs))
+        leaves, form = flatten(args, kwargs)
         if self._num_calls == 1:
             return self._function(*args, **kwargs)
         key = (key_of(leaves), form, modes())
