@@ -111,7 +111,7 @@ class Case:
     def _is_random(self) -> bool:
         """Whether the CPU gives something else for another seed."""
         seed_with = torch.manual_seed
-        for seed in range(1, 5):
+        for seed in range(1, 33):
             seed_with(seed)
             # Samples of random operators seed the generator themselves.
             with mock.patch("torch.manual_seed", lambda _, seed=seed: seed_with(seed)):
