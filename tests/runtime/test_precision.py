@@ -23,11 +23,13 @@ EXACT, FAST = "HIGHEST", "HIGH"
 
 @pytest.fixture(autouse=True)
 def _as_torch_has_it() -> Iterator[None]:
-    yield
-    torch.backends.fp32_precision = "none"
-    torch.backends.cuda.matmul.fp32_precision = "none"
-    torch.set_float32_matmul_precision("highest")
-    torch.backends.cudnn.allow_tf32 = True
+    # torch's own testing modules, which other tests import, freeze the switches.
+    with torch.backends.__allow_nonbracketed_mutation():
+        yield
+        torch.backends.fp32_precision = "none"
+        torch.backends.cuda.matmul.fp32_precision = "none"
+        torch.set_float32_matmul_precision("highest")
+        torch.backends.cudnn.allow_tf32 = True
 
 
 def asked_of_xla(compute: Callable[[], Any]) -> set[str]:

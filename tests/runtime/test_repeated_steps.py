@@ -20,8 +20,8 @@ class State:
     """What a step works on, and goes on with in the next."""
 
     def __init__(self, device: str) -> None:
-        self.x = torch.linspace(-1, 1, 16).reshape(4, 4).to(device)
-        self.y = torch.linspace(0, 2, 16).reshape(4, 4).to(device)
+        self.x = torch.linspace(-1, 1, 16, dtype=torch.float64).reshape(4, 4).to(device)
+        self.y = torch.linspace(0, 2, 16, dtype=torch.float64).reshape(4, 4).to(device)
 
 
 def _swap(s: State) -> None:
@@ -43,7 +43,7 @@ OPERATIONS: dict[str, Callable[[State], object]] = {
     "swap": _swap,
     "copy": lambda s: s.y.copy_(s.x.clone()),
     "alias": _replace("y", lambda s: s.x[:, :]),
-    "wider": _replace("x", lambda s: (s.x.double() * 2).float()),
+    "wider": _replace("x", lambda s: (s.x.to(torch.complex128) * 2).real),
     "read": lambda s: s.x.div_(1 + abs(s.x.sum().item())),
 }
 names = st.sampled_from(sorted(OPERATIONS))

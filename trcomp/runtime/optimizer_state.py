@@ -66,7 +66,8 @@ def _make(optimizer: Any) -> None:
                 optimizer._init_group(group, *([] for _ in range(num_lists)))
     for state in optimizer.state.values():
         for made in state.values():
-            if isinstance(made, torch.Tensor) and is_on_device(made):
+            # A subclass, such as DTensor, has no storage of its own.
+            if type(made) is torch.Tensor and is_on_device(made):
                 _compute(made)
 
 

@@ -7,6 +7,7 @@ imported.
 from __future__ import annotations
 
 import atexit
+import time
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
@@ -295,3 +296,5 @@ def _own_group(partition: tuple[tuple[int, ...], ...]) -> dist.ProcessGroup:
 def _disconnect() -> None:
     if dist.is_initialized():
         dist.destroy_process_group()
+        # A thread of gloo's that drops tensors while the interpreter ends aborts the process.
+        time.sleep(0.05)
