@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -9,14 +10,52 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import dedent
+from typing import Any
 
 from trcomp import flags
 from trcomp.env.topology import uniform
 from trcomp.env.variables import applied, for_rank
 
 _SECONDS = 240
-_AT_THE_END = "import atexit, time; atexit.register(time.sleep, 0.05)"
+_AT_THE_END = "import atexit; from trcomp import gloo; atexit.register(gloo.let_finish)"
 """In a script's empty first line. As a worker does: no thread of gloo's may outlive Python."""
+
+FOUND = "FOUND "
+"""Before the line of JSON that tells what a rank found."""
+TRAINING = """
+    import json
+
+    import torch
+    import torch.distributed as dist
+    import torch.nn.functional as F
+    from torch.nn.parallel import DistributedDataParallel
+
+    import trcomp
+    import trcomp.runtime as rt
+
+    rank, world, device = rt.rank(), rt.world_size(), rt.device()
+    torch.manual_seed(0)
+    inputs, labels = torch.randn(8, 6), torch.randint(3, (8,))
+    mine = slice(rank * 8 // world, (rank + 1) * 8 // world)
+    found = {"rank": rank}
+
+
+    def make_model():
+        torch.manual_seed(1)
+        layers = [torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Linear(8, 3)]
+        return torch.nn.Sequential(*layers).to(device)
+
+"""
+"""How a script begins whose ranks train on their parts of one batch, by `train(kind)`."""
+TRAIN = f"""
+
+    train("optimizer_step")
+    if world > 1:
+        dist.init_process_group("xla", init_method="env://")
+        train("ddp")
+    print("{FOUND}" + json.dumps(found))
+"""
+"""How it ends."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +110,14 @@ def run_ranks(
 ) -> list[Ended]:
     """Run a script as the ranks of a job, to the end."""
     return wait_for(start_ranks(script, folder, num_ranks, environ))
+
+
+def found_by_ranks(script: str, folder: Path, num_ranks: int) -> list[dict[str, Any]]:
+    """What each rank of a job found, by the line that it printed."""
+    ended = run_ranks(script, folder, num_ranks)
+    assert [end.code for end in ended] == [0] * num_ranks, ended
+    lines = [line for end in ended for line in end.text.splitlines() if FOUND in line]
+    return [json.loads(line.split(FOUND)[1]) for line in lines]
 
 
 def run_script(

@@ -2,36 +2,17 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import pytest
 
-from tests.runtime.rank_scripts import run_ranks
+from tests.runtime.rank_scripts import TRAIN, TRAINING, found_by_ranks
 
 pytestmark = [pytest.mark.runtime, pytest.mark.slow]
 
-SCRIPT = """
-    import json
-
-    import torch
-    import torch.distributed as dist
-    import torch.nn.functional as F
-    from torch.nn.parallel import DistributedDataParallel
-
-    import trcomp.runtime as rt
-
-    rank, world, device = rt.rank(), rt.world_size(), rt.device()
-    torch.manual_seed(0)
-    inputs, labels = torch.randn(8, 6), torch.randint(3, (8,))
-    mine = slice(rank * 8 // world, (rank + 1) * 8 // world)
-    found = {"rank": rank}
-
-
+SCRIPT = (
+    TRAINING
+    + """
     def train(kind):
-        torch.manual_seed(1)
-        layers = [torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Linear(8, 3)]
-        model = torch.nn.Sequential(*layers).to(device)
+        model = make_model()
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
         if kind == "ddp":
             wrapped = DistributedDataParallel(torch.compile(model, backend="trcomp"))
@@ -51,25 +32,17 @@ SCRIPT = """
         counts = [after[k] - before[k] for k in ("executions", "compiles", "early_syncs")]
         found[kind] = {"counts": counts, "weight": model[0].weight.detach().cpu().tolist()}
 
-
-    train("optimizer_step")
-    if world > 1:
-        dist.init_process_group("xla", init_method="env://")
-        train("ddp")
-    print("FOUND " + json.dumps(found))
 """
+    + TRAIN
+)
 
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[dict]]:
-    made = {}
-    for world in (1, 2):
-        folder: Path = tmp_path_factory.mktemp(f"ranks-{world}")
-        ended = run_ranks(SCRIPT, folder, world)
-        assert [end.code for end in ended] == [0] * world, ended
-        lines = [line for end in ended for line in end.text.splitlines() if "FOUND " in line]
-        made[world] = [json.loads(line.split("FOUND ")[1]) for line in lines]
-    return made
+    return {
+        world: found_by_ranks(SCRIPT, tmp_path_factory.mktemp(f"ranks-{world}"), world)
+        for world in (1, 2)
+    }
 
 
 @pytest.mark.parametrize("kind", ["optimizer_step", "ddp"])

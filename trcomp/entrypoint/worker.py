@@ -5,12 +5,11 @@ from __future__ import annotations
 import builtins
 import os
 import sys
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType, TracebackType
 
-from trcomp import compat, error_file, flags
+from trcomp import compat, error_file, flags, gloo
 from trcomp.entrypoint.processes import die_with_parent
 from trcomp.env.topology import Topology
 from trcomp.env.variables import has_identity, identity
@@ -42,7 +41,8 @@ def main() -> None:
     else:
         code = 0
     finally:
-        _let_gloo_finish()
+        if _has_process_group():
+            gloo.let_finish()
     sys.exit(code)
 
 
@@ -58,15 +58,9 @@ def run_as_main(script: Path) -> None:
     exec(compile(script.read_bytes(), str(script), "exec", dont_inherit=True), vars(module))
 
 
-def _let_gloo_finish() -> None:
-    """Give torch's gloo threads a moment without the GIL, in which they drop what they hold.
-
-    A thread of gloo's that lets go of its last tensors while the interpreter ends aborts the
-    process ("terminate called without an active exception"): a rank that trained well would fail.
-    """
+def _has_process_group() -> bool:
     distributed = sys.modules.get("torch.distributed")
-    if distributed is not None and distributed.is_available() and distributed.is_initialized():
-        time.sleep(0.05)
+    return distributed is not None and distributed.is_available() and distributed.is_initialized()
 
 
 def _report(error: BaseException, rank: int | None) -> None:

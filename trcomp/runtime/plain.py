@@ -7,7 +7,6 @@ imported.
 from __future__ import annotations
 
 import atexit
-import time
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from trcomp import gloo
 from trcomp.runtime import closures, own_rank, plain_steps, reductions, stores
 from trcomp.runtime.batches import map_tensors
 from trcomp.runtime.buckets import gradients_of, plan_buckets
@@ -296,5 +296,4 @@ def _own_group(partition: tuple[tuple[int, ...], ...]) -> dist.ProcessGroup:
 def _disconnect() -> None:
     if dist.is_initialized():
         dist.destroy_process_group()
-        # A thread of gloo's that drops tensors while the interpreter ends aborts the process.
-        time.sleep(0.05)
+        gloo.let_finish()
