@@ -4,18 +4,33 @@ from __future__ import annotations
 
 import importlib.util
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 DOCS = Path(__file__).parents[2] / "docs"
-_spec = importlib.util.spec_from_file_location("generate", DOCS / "generate.py")
-assert _spec is not None
-assert _spec.loader is not None
-generate = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(generate)
+
+
+def script(name: str) -> Any:
+    """A module of docs/, which is no package."""
+    spec = importlib.util.spec_from_file_location(f"{name}_page", DOCS / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+generate = script("generate")
 
 
 @pytest.mark.parametrize("name", sorted(generate.PAGES))
 def test_page_is_up_to_date(name: str) -> None:
     expected = generate.PAGES[name]()
     assert (DOCS / name).read_text(encoding="utf-8") == expected, "run `make docs`"
+
+
+@pytest.mark.parametrize("name", ["environment", "sagemaker"])
+def test_tables_in_a_page_are_up_to_date(name: str) -> None:
+    text = (DOCS / f"{name}.md").read_text(encoding="utf-8")
+    assert script(name).page(text) == text, f"run `python -m docs.{name}`"
