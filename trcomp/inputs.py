@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from trcomp import rules
+from trcomp import rules, s3
 from trcomp.errors import Problem
 
 
@@ -74,7 +74,7 @@ _ATTRIBUTES = {
 def to_uri(place: str | Path) -> str:
     """A place as a URI: ``s3://`` stays, a path or ``file://`` becomes ``file:///absolute``."""
     text = str(place)
-    if text.startswith("s3://"):
+    if s3.is_url(text):
         return text
     return "file://" + str(Path(text.removeprefix("file://")).expanduser().absolute())
 

@@ -11,6 +11,7 @@ from trcomp import limits, s3
 from trcomp.backends import bundle
 from trcomp.backends.settings import settings
 from trcomp.contract import Contract, to_hyperparameters
+from trcomp.env import executables
 from trcomp.errors import Problem
 from trcomp.inputs import put, to_channel
 from trcomp.managed import NAMES
@@ -117,9 +118,11 @@ def _own_problems(spec: JobSpec) -> Iterator[Problem]:
         if item.channel == CODE_CHANNEL:
             yield Problem("inputs", item.channel, "this channel brings the code; choose another.")
     cache = spec.compiler_config.cache if spec.compiler_config else None
-    if cache is not None and not re.match(r"/|s3://|off$", str(cache)):
+    place = None if cache is None else str(cache)
+    taken = place is None or place == executables.OFF or place.startswith("/") or s3.is_url(place)
+    if not taken:
         allowed = "a job elsewhere takes s3://bucket/prefix, an absolute path there, or 'off'."
-        yield Problem("compiler_config.cache", str(cache), allowed)
+        yield Problem("compiler_config.cache", place, allowed)
 
 
 def _place_problems(spec: JobSpec) -> Iterator[Problem]:

@@ -12,7 +12,7 @@ from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
-from trcomp import flags
+from trcomp import flags, s3
 
 OFF = "off"
 AUTOTUNING = "autotuning"
@@ -26,7 +26,7 @@ def kept_at(environ: Mapping[str, str]) -> str:
         RuntimeError: The user has no home directory.
     """
     text = flags.CACHE.get(environ)
-    if text == OFF or text.startswith("s3://"):
+    if text == OFF or s3.is_url(text):
         return text
     root = text or os.path.join(environ.get("XDG_CACHE_HOME") or "~/.cache", "trcomp")
     return str(Path(root).expanduser())

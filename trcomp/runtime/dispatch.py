@@ -191,23 +191,18 @@ class Recorder:
         places = None
         if self._returns_list and self.rule.name.startswith("_foreach_"):
             args, places = distinct(args)
-        count = self._num_positional
-        meta = tree_map(to_meta, list(args))
-        keywords = dict(zip(self._names[count:], meta[count:], strict=True))
         try:
-            result = self.op(*meta[:count], **keywords)
+            result = self._call(self.op, tree_map(to_meta, list(args)))
         except TypeError:
             if not (is_device_tensor(args[0]) and args[0].numel() == 0):
                 raise
             # The meta kernels of upsampling break on an empty batch; the CPU's do not.
-            host = tree_map(partial(to_meta, device="cpu"), list(args))
-            result = self.op(*host[:count], **dict(zip(keywords, host[count:], strict=True)))
+            result = self._call(self.op, tree_map(partial(to_meta, device="cpu"), list(args)))
         returned = list(result) if isinstance(result, (list, tuple)) else [result]
         made = [tensor for tensor in returned if tensor is not None]
         outputs = tuple(described(tensor) for tensor in made)
         if self._in_place:
-            meta = tree_map(to_meta, list(args))
-            self.called(*meta[:count], **dict(zip(self._names[count:], meta[count:], strict=True)))
+            self._call(self.called, tree_map(to_meta, list(args)))
             targets = args[0] if isinstance(args[0], (list, tuple)) else (args[0],)
             outputs = tuple(described(tensor) for tensor in targets)
         dtypes = tuple(tensor.dtype for tensor in made)
@@ -216,6 +211,12 @@ class Recorder:
             dtypes = tuple(dtypes[i] for i in places)
             return outputs, dtypes, (True,) * len(places)
         return outputs, dtypes, tuple(tensor is not None for tensor in returned)
+
+    def _call(self, op: OpOverload, arguments: Sequence[Any], **outs: torch.Tensor) -> Any:
+        """Call a form of the operator with stand-ins for all arguments, in their order."""
+        count = self._num_positional
+        keywords = dict(zip(self._names[count:], arguments[count:], strict=True))
+        return op(*arguments[:count], **keywords, **outs)
 
     def _wrap(self, node: Node) -> Any:
         made = tensors_of(node)
@@ -242,16 +243,14 @@ class Recorder:
         key = (signature, *(out.dtype for out in outs))
         if key in self._fitting:
             return
-        count = self._num_positional
-        meta = tree_map(to_meta, list(args))
-        keywords = dict(zip(self._names[count:], meta[count:], strict=True))
+        into: dict[str, torch.Tensor] = {}
         for name, made, out in zip(self._outs, signature.outputs, outs, strict=True):
             size = made.size if made is not None else out.size()
             if made is not None and made.dtype != out.dtype and self.rule.name in EXACT_OUT:
                 raise RuntimeError(f"Expected {name} to have dtype {made.dtype}, not {out.dtype}")
-            keywords[name] = torch.empty(size, dtype=out.dtype, device="meta")
+            into[name] = torch.empty(size, dtype=out.dtype, device="meta")
         with contextlib.suppress(NotImplementedError):
-            self.called(*meta[:count], **keywords)
+            self._call(self.called, tree_map(to_meta, list(args)), **into)
         self._fitting.add(key)
 
     def _put_out(self, outs: list[torch.Tensor], node: Node) -> Any:

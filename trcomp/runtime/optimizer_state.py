@@ -18,7 +18,7 @@ from trcomp.runtime import client
 from trcomp.runtime.device import is_on_device
 from trcomp.runtime.dtypes import TO_JAX
 from trcomp.runtime.ir import ScalarSlot, Value, is_apart
-from trcomp.runtime.storage import storage_order, value_of
+from trcomp.runtime.storage import put, storage_order, value_of
 
 _stepped: WeakSet[torch.optim.Optimizer] = WeakSet()
 
@@ -94,4 +94,4 @@ def _compute(tensor: torch.Tensor) -> None:
         return
     size = tuple(out.size[d] for d in storage_order(out.size, out.stride))
     array = client.filled(size, number, TO_JAX[out.dtype])
-    tensor.untyped_storage().value = Value.of_array(array)  # type: ignore[attr-defined]
+    put(tensor.untyped_storage(), Value.of_array(array))

@@ -89,12 +89,8 @@ class Region:
         held = [storages[i] for i in self.storages]
         node = Node(self.signature, self._operands(held), self._numbers(arguments))
         counters.recorded_nodes += 1
-        if storage.are_restored():
-            for i, output in self.written:
-                storage.put(held[i], Value(node, output))
-        else:
-            for i, output in self.written:
-                held[i].value = Value(node, output)
+        for i, output in self.written:
+            storage.put(held[i], Value(node, output))
         for output in self.owed:
             ir.owe(Value(node, output))
         new: list[Any] = []

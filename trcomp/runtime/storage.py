@@ -113,11 +113,6 @@ def put(held: Any, value: Value) -> None:
     held.value = value
 
 
-def are_restored() -> bool:
-    """Whether writes must go through `put`, to be undone later."""
-    return _overwritten is not None
-
-
 @contextmanager
 def restored() -> Iterator[dict[int, tuple[Any, Value]]]:
     """Storages get back at the end what they held; yields those written so far, and that."""

@@ -135,11 +135,10 @@ def fetch(value: Value) -> jax.Array:
     """The value as an array on this process's device, computed first if it is pending."""
     if value.node is not None and aside.takes(value):
         counters.reads_aside += 1
-        with _lock:
-            _compute([value], donate=False)
+        compute_alone([value])
     if value.node is not None:
         evaluate()
     if value.node is not None:
-        _compute([value], donate=False)
+        compute_alone([value])
     assert value.buffer is not None
     return client.to_local(value.buffer)
