@@ -1,7 +1,9 @@
 """accelerate, changed as it is imported, where it goes another way on XLA than elsewhere.
 
-It refuses to gather objects, though it broadcasts them; they meet on the host, in the same way. And
-it finds an optimizer's parameters again by their names, which `torch.compile` changes meanwhile.
+It refuses to gather objects, though it broadcasts them; they meet on the host, in the same way. It
+finds an optimizer's parameters again by their names, which `torch.compile` changes meanwhile. And
+it gives a shuffled loader a generator of its own, drawn at random, in the place of the script's:
+the order is then another than on a CPU or GPU, and a script that seeds its generator seeds nothing.
 """
 
 from __future__ import annotations
@@ -39,11 +41,30 @@ def _name_as_before_compiling(module: Any) -> None:
     module.Accelerator._get_named_parameters = _get_named_parameters
 
 
+def _shuffle_as_elsewhere(module: Any) -> None:
+    prepare = module.prepare_data_loader
+
+    def prepare_data_loader(dataloader: Any, device: Any = None, *args: Any, **kwargs: Any) -> Any:
+        state, kinds = module.PartialState(), module.DistributedType
+        if state.distributed_type != kinds.XLA:
+            return prepare(dataloader, device, *args, **kwargs)
+        state.distributed_type = kinds.NO  # For this call: nothing else in it depends on it.
+        try:
+            prepared = prepare(dataloader, None, *args, **kwargs)
+        finally:
+            state.distributed_type = kinds.XLA
+        return module.MpDeviceLoaderWrapper(prepared, device)
+
+    prepare_data_loader.__doc__ = prepare.__doc__
+    module.prepare_data_loader = prepare_data_loader
+
+
 def install() -> None:
     """Change accelerate when it is imported."""
     when_imported(
         {
             "accelerate.utils.operations": _gather_objects,
+            "accelerate.data_loader": _shuffle_as_elsewhere,
             "accelerate.accelerator": _name_as_before_compiling,
         }
     )
