@@ -66,6 +66,18 @@ SCRIPT = """
     xm.optimizer_step(torch.optim.SGD([own], lr=1.0), groups=[[0], [1]])
     found["mean of one"] = own.item()
 
+    # A closure's gradients are computed within the step, and reduced there.
+    def closure():
+        number.grad = None
+        loss = number * (rank + 1)
+        loss.backward()
+        return loss.detach()
+
+    for step in rt.optimizer_step, xm.optimizer_step:
+        number.data.zero_()
+        step(torch.optim.SGD([number], lr=1.0), optimizer_args={"closure": closure})
+        found.setdefault("mean of a closure", []).append(number.item())
+
     # Four micro-batches a step, clipped: one reduction a step.
     model = made(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -201,6 +213,10 @@ def test_the_number_of_ranks_is_known_before_the_device_starts_and_in_a_fork(fou
 def test_gradients_are_averaged_not_summed(found: Any) -> None:
     assert [each["mean"] for each in found] == [-1.5, -1.5]
     assert [each["mean of one"] for each in found] == [-1, -2]
+
+
+def test_gradients_of_a_closure_are_averaged_too(found: Any) -> None:
+    assert [each["mean of a closure"] for each in found] == [[-1.5, -1.5]] * 2
 
 
 def test_accumulated_gradients_are_those_of_the_big_batch_reduced_once(

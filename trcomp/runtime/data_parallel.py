@@ -17,6 +17,7 @@ from trcomp.runtime.buckets import gradients_of
 from trcomp.runtime.distributed import rank, world_size
 from trcomp.runtime.ops import collectives  # noqa: F401 - registers the rules
 from trcomp.runtime.recording import emit, put_back, tensors_of
+from trcomp.runtime.reduced_step import reduced_step
 from trcomp.runtime.reductions import Partition
 from trcomp.runtime.sync import evaluate, finish, sync
 
@@ -33,10 +34,10 @@ def optimizer_step(
     Args:
         optimizer: Its parameters' gradients are averaged in place, inside the step's graph.
         barrier: Whether this ends the step, for scripts without a device loader.
-        optimizer_args: Keyword arguments of `optimizer.step`, such as a closure.
+        optimizer_args: Keyword arguments of `optimizer.step`, such as a closure, whose gradients
+            are averaged after each of its calls.
     """
-    reduce_gradients(optimizer)
-    loss = optimizer.step(**(optimizer_args or {}))
+    loss = reduced_step(optimizer, lambda: reduce_gradients(optimizer), optimizer_args)
     if barrier:
         sync()
     return loss

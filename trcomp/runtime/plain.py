@@ -20,6 +20,7 @@ from trcomp.runtime.batches import map_tensors
 from trcomp.runtime.buckets import gradients_of, plan_buckets
 from trcomp.runtime.metrics import counters, metrics, metrics_report
 from trcomp.runtime.prefetch import PrefetchLoader
+from trcomp.runtime.reduced_step import reduced_step
 
 __all__ = [
     "DeviceLoader",
@@ -155,10 +156,10 @@ def optimizer_step(
     Args:
         optimizer: Its parameters' gradients are averaged in place.
         barrier: Whether this ends the step, for scripts without a device loader.
-        optimizer_args: Keyword arguments of `optimizer.step`, such as a closure.
+        optimizer_args: Keyword arguments of `optimizer.step`, such as a closure, whose gradients
+            are averaged after each of its calls.
     """
-    reduce_gradients(optimizer)
-    loss = optimizer.step(**(optimizer_args or {}))
+    loss = reduced_step(optimizer, lambda: reduce_gradients(optimizer), optimizer_args)
     if barrier:
         sync()
     return loss

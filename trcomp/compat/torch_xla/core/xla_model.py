@@ -10,6 +10,7 @@ import torch
 
 import trcomp.runtime as rt
 from trcomp.runtime import closures
+from trcomp.runtime.reduced_step import reduced_step
 
 from .. import runtime
 from .._deprecated import replaced_by
@@ -236,8 +237,7 @@ def optimizer_step(
     pin_layout: bool = True,
 ) -> Any:
     """Average the gradients over the ranks and step; `barrier` also ends the step."""
-    reduce_gradients(optimizer, groups)
-    loss = optimizer.step(**(optimizer_args or {}))
+    loss = reduced_step(optimizer, lambda: reduce_gradients(optimizer, groups), optimizer_args)
     if barrier:
         end_step()
     return loss
