@@ -34,6 +34,7 @@ class Classifier(L.LightningModule):
         inputs, labels = batch
         loss = torch.nn.functional.cross_entropy(self.layers(inputs), labels)
         self.losses.append(loss.detach())
+        self.log("train_loss", loss, sync_dist=True)
         return loss
 
     def validation_step(self, batch, batch_index):
