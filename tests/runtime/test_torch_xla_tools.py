@@ -248,3 +248,25 @@ def test_data_of_a_scripts_own_takes_itself_apart(xm: Any) -> None:
         assert [tensor.device.type for tensor in moved.values()] == ["xla", "xla"]
     (single,) = xm.send_cpu_data_to_device(torch.ones(2), "xla")
     assert single.device.type == "xla"
+
+
+def test_plugins_of_cpus_and_gpus_are_accepted_and_others_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from torch_xla.experimental import plugins
+
+    monkeypatch.setenv("PJRT_DYNAMIC_PLUGINS", "0")
+    monkeypatch.setattr(plugins, "_registered", {})
+
+    class Mine(plugins.DevicePlugin):
+        def library_path(self) -> str:
+            return "/nowhere/library.so"
+
+    plugins.use_dynamic_plugins()
+    plugins.register_plugin("CPU", Mine())
+    assert plugins.using_dynamic_plugins()
+    assert plugins.default().library_path() == "/nowhere/library.so"
+    assert plugins.default().physical_chip_count() == 1
+    assert torch.ones(2, device="xla").tolist() == [1, 1]
+    with pytest.raises(RuntimeError, match=r"register_plugin\('TPU', …\).*\n  Next: Install"):
+        plugins.register_plugin("TPU", Mine())

@@ -86,11 +86,6 @@ REFUSALS = (
         "Write the computation with torch's operators: it is recorded and compiled with the step.",
     ),
     Refusal(
-        "experimental.plugins",
-        "devices come with JAX",
-        "Install the device's JAX plugin.",
-    ),
-    Refusal(
         "debug.model_comparator debug.metrics_compare_utils debug.frame_parser_util",
         "comparing saved tensors and reports is not offered",
         f"{flags.CHECK.name}=1 compares each operator with torch on the CPU, and "
