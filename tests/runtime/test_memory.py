@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import gc
 import os
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -170,3 +173,29 @@ def test_checkpoints_in_memory_do_not_pile_up() -> None:
         gc.collect()
         counts.append(len(jax.live_arrays()))
     assert len(set(counts[1:])) == 1
+
+
+PACES = """
+import gc
+{before}
+import trcomp.runtime
+print(gc.get_threshold())
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "pace"),
+    [
+        ("own = gc.get_threshold()", lambda own: (10_000, *own[1:])),
+        ("gc.set_threshold(900, 5, 5)", lambda own: (900, 5, 5)),
+        ("gc.set_threshold(0)", lambda own: (0, *own[1:])),
+    ],
+    ids=["python's own", "the script's", "off"],
+)
+def test_objects_of_a_recorded_step_are_not_searched_for_cycles(
+    before: str, pace: Callable[[tuple[int, ...]], tuple[int, ...]]
+) -> None:
+    """Unless the script has a pace of its own for Python's garbage collector."""
+    script = PACES.format(before=before)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.stdout.strip() == str(pace(gc.get_threshold())), done.stderr

@@ -10,6 +10,7 @@ from trcomp.runtime import (
     exchange,
     fallback,
     freed_storages,
+    garbage,
     generators,
     grad_scaler,
     layouts,
@@ -40,6 +41,7 @@ compile_models.register()
 ddp.register()
 exchange.register()
 freed_storages.register()
+garbage.register()
 generators.register()
 grad_scaler.register()
 layouts.register()

@@ -82,6 +82,16 @@ class Call:
             offset = None
         self.key.append((tensor.size(), tensor.stride(), offset, tensor.dtype))
 
+    def tensors(self, tensors: Sequence[Any] | None) -> None:
+        """Take a list of tensor operands."""
+        self.key.append(None if tensors is None else len(tensors))
+        for tensor in tensors or ():
+            self.tensor(tensor)
+
+    def static(self, argument: Any) -> None:
+        """Take an argument that is a part of the graph."""
+        self.key.append(static(argument))
+
     def number(self, number: Any, kind: type | torch.dtype | None = None) -> None:
         """Take a number: lifted, so that its value is not in the key, unless `is_static`."""
         if is_static(number):
@@ -243,11 +253,9 @@ def emit(name: str, arguments: Sequence[Any], outputs: Sequence[Output | None]) 
         elif type(argument) is Lifted:
             call.number(argument.number)
         elif type(argument) is list and argument and isinstance(argument[0], torch.Tensor):
-            call.key.append(len(argument))
-            for tensor in argument:
-                call.tensor(tensor)
+            call.tensors(argument)
         else:
-            call.key.append(static(argument))
+            call.static(argument)
     key = (name, tuple(outputs), *call.key)
     signature = _emitted.get(key)
     if signature is None:

@@ -21,7 +21,7 @@ from trcomp.runtime.ir import Output, Value, View
 _CPU = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
 _create = torch._C._acc.create_empty_tensor
 _make_storage = torch._C._construct_storage_from_data_pointer
-_set = torch.ops.aten.set_.source_Storage_storage_offset.redispatch
+_set = torch.ops.aten.set_.source_Storage_storage_offset._handle.redispatch_boxed
 
 
 MAX_DIMS = 64
