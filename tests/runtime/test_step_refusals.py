@@ -228,3 +228,10 @@ def test_an_operator_without_a_lowering_runs_on_the_cpu(capsys: pytest.CaptureFi
         matrix = (torch.eye(2) * i).to("xla")
         assert values(matrix).item() == pytest.approx(2 * i)
     assert "an operator run on the CPU" in capsys.readouterr().err
+
+
+def test_what_is_no_function() -> None:
+    with pytest.raises(TypeError, match=r"got 8 in place of a function.*max_captures=8"):
+        trcomp.step(8)  # type: ignore[call-overload]
+    with pytest.raises(ValueError, match="max_captures: got 0; a whole number from 1"):
+        trcomp.step(max_captures=0)

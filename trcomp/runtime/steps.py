@@ -277,7 +277,18 @@ def step(function: Any = None, *, max_captures: int = 8) -> Any:
     Args:
         function: The step.
         max_captures: How many forms of it to keep, such as shapes and modes.
+
+    Raises:
+        TypeError: What is decorated is no function.
+        ValueError: max_captures is below 1.
     """
+    if type(max_captures) is not int or max_captures < 1:
+        raise ValueError(f"max_captures: got {max_captures!r}; a whole number from 1 is needed.")
+    if function is not None and not callable(function):
+        raise TypeError(
+            f"trcomp.step: got {function!r} in place of a function. Write @trcomp.step, or "
+            "@trcomp.step(max_captures=8)."
+        )
     if function is None:
         return functools.partial(step, max_captures=max_captures)
     return StepFunction(function, max_captures)
