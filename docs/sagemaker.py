@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from trcomp.backends.sagemaker_request import FIELDS
+from trcomp.backends.sagemaker_fields import FIELDS, NOT_SENT
 
 PAGE = Path(__file__).with_name("sagemaker.md")
 
@@ -23,6 +23,7 @@ def page(text: str) -> str:
 def _table() -> str:
     lines = ["| word | field of CreateTrainingJob | |", "|---|---|---|"]
     lines += [f"| `{field.word}` | `{field.path}` | {field.note} |" for field in FIELDS]
+    lines += [f"| none | `{path}` | {reason} |" for path, reason in NOT_SENT.items()]
     return "\n".join(lines)
 
 

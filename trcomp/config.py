@@ -6,6 +6,7 @@ import dataclasses
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from trcomp import s3
 from trcomp.errors import Problem, SpecError, nearest
@@ -60,38 +61,80 @@ def _cache_problems(cache: object) -> list[Problem]:
     return []
 
 
-_ELSEWHERE = ("torch_distributed", "smdistributed", "mpi", "parameter_server", "pytorchddp")
-"""Mechanisms of SageMaker v2's ``distribution`` that start other runtimes than XLA's."""
+_OPTIONS: dict[str, tuple[str, ...]] = {
+    "pytorchxla": ("enabled",),
+    "trcomp": tuple(field.name for field in dataclasses.fields(TrainingCompilerConfig)),
+    "torch_distributed": ("enabled",),
+}
+"""Mechanisms of ``distribution``, and what each can be told."""
+
+_ELSEWHERE = ("smdistributed", "mpi", "parameter_server", "pytorchddp", "multi_worker_mirrored")
+"""Mechanisms of SageMaker v2's ``distribution`` that start other runtimes than trcomp's."""
+
+_FORM = "{'pytorchxla': {'enabled': True}}, or 'trcomp' or 'torch_distributed' likewise, is needed."
 
 
 def distribution_problems(distribution: object) -> list[Problem]:
     """What is wrong with ``distribution``: SageMaker's SDK v2 ignores such words in silence."""
     if distribution is None:
         return []
-    form = "{'pytorchxla': {'enabled': True}} is needed."
     if not isinstance(distribution, Mapping):
-        return [Problem("distribution", distribution, form)]
+        return [Problem("distribution", distribution, _FORM)]
     problems = []
     for key, value in distribution.items():
         field = f"distribution[{key!r}]"
-        if key in _ELSEWHERE:
-            problems.append(Problem(field, value, f"not supported yet; {form}"))
-        elif key != "pytorchxla":
-            near = nearest(str(key), ["pytorchxla"])
-            problems.append(Problem(field, value, f"no such mechanism; {form}", near))
+        if key == "instance_groups":
+            problems += _names_problems(field, value)
+        elif key in _ELSEWHERE:
+            allowed = f"trcomp starts no such runtime; {_FORM}"
+            problems.append(Problem(field, value, allowed))
+        elif key not in _OPTIONS:
+            near = nearest(str(key), [*_OPTIONS, "instance_groups"])
+            problems.append(Problem(field, value, f"no such mechanism; {_FORM}", near))
         elif not isinstance(value, Mapping):
-            problems.append(Problem(field, value, form))
+            problems.append(Problem(field, value, _FORM))
         else:
-            problems += _switch_problems(field, value)
+            problems += _option_problems(field, value, _OPTIONS[key])
+    enabled = [key for key in _OPTIONS if _enabled(distribution, key)]
+    if "torch_distributed" in enabled and len(enabled) > 1:
+        allowed = "torch_distributed runs without XLA, the others through it; leave one out."
+        problems.append(Problem("distribution", enabled, allowed))
     return problems
 
 
-def _switch_problems(field: str, value: Mapping[object, object]) -> list[Problem]:
+def asked_for(distribution: Mapping[str, Any] | None) -> TrainingCompilerConfig | None:
+    """The compiler_config that a sound ``distribution`` alone stands for, None if for none."""
+    given = distribution or {}
+    if "trcomp" in given:
+        return TrainingCompilerConfig(**given["trcomp"])
+    if _enabled(given, "pytorchxla"):
+        return TrainingCompilerConfig()
+    if _enabled(given, "torch_distributed"):
+        return TrainingCompilerConfig(enabled=False)
+    return None
+
+
+def _enabled(distribution: Mapping[Any, Any], key: str) -> bool:
+    value = distribution.get(key)
+    return isinstance(value, Mapping) and value.get("enabled", key == "trcomp") is True
+
+
+def _names_problems(field: str, value: object) -> list[Problem]:
+    if isinstance(value, list | tuple) and value and all(isinstance(name, str) for name in value):
+        return []
+    return [Problem(field, value, "a list of names of instance_groups is needed.")]
+
+
+def _option_problems(
+    field: str, value: Mapping[object, object], options: tuple[str, ...]
+) -> list[Problem]:
     problems = []
-    for key, switch in value.items():
-        if key != "enabled":
-            near = nearest(str(key), ["enabled"])
-            problems.append(Problem(f"{field}[{key!r}]", switch, "no such option.", near))
-        elif not isinstance(switch, bool):
-            problems.append(Problem(f"{field}['enabled']", switch, "True or False is needed."))
+    for key, given in value.items():
+        if key not in options:
+            near = nearest(str(key), options)
+            problems.append(Problem(f"{field}[{key!r}]", given, "no such option.", near))
+        elif key == "cache":
+            problems += _cache_problems(given)
+        elif not isinstance(given, bool):
+            problems.append(Problem(f"{field}[{key!r}]", given, "True or False is needed."))
     return problems

@@ -24,6 +24,9 @@ DEFAULT_BASE = "/opt/ml"
 DEFAULT_GROUP = "homogeneousCluster"
 """The group that SageMaker reports for a job without instance groups."""
 
+GROUPS_SETTING = "sagemaker_distribution_instance_groups"
+"""The setting that names the instance groups on whose hosts the ranks run."""
+
 _RESERVED = "sagemaker_"
 
 
@@ -100,6 +103,19 @@ class Contract:
         if not self.instance_groups:
             group = InstanceGroup(self.current_group, self.instance_type, self.hosts)
             object.__setattr__(self, "instance_groups", (group,))
+
+    @property
+    def rank_groups(self) -> tuple[InstanceGroup, ...]:
+        """The groups on whose hosts the ranks run: those that `distribution` names, or all."""
+        named = self.settings.other.get(GROUPS_SETTING, [])
+        chosen = tuple(group for group in self.instance_groups if group.name in named)
+        return chosen or self.instance_groups
+
+    @property
+    def rank_hosts(self) -> tuple[str, ...]:
+        """The hosts of these groups, in the order of ``hosts``."""
+        own = {host for group in self.rank_groups for host in group.hosts}
+        return tuple(host for host in self.hosts if host in own)
 
 
 @dataclass(frozen=True)
@@ -289,9 +305,7 @@ def _training_env(
         "current_instance_group_hosts": current.get("hosts", []),
         "instance_groups": list(groups),
         "instance_groups_dict": groups,
-        "distribution_instance_groups": settings.other.get(
-            "sagemaker_distribution_instance_groups", []
-        ),
+        "distribution_instance_groups": settings.other.get(GROUPS_SETTING, []),
         "is_hetero": len({group.instance_type for group in contract.instance_groups}) > 1,
         "hyperparameters": dict(contract.hyperparameters),
         "framework_params": _reserved(contract),
@@ -417,7 +431,7 @@ class _Reader:
             if not isinstance(text, str):
                 self.problem(f"hyperparameters.json: {name}: got {text!r}; all values are strings")
                 continue
-            (reserved if name.startswith(_RESERVED) else user)[name] = _decoded(text)
+            (reserved if name.startswith(_RESERVED) else user)[name] = decoded(text)
         return user, reserved
 
     def settings(self, reserved: dict[str, Any]) -> Settings:
@@ -500,7 +514,7 @@ class _Reader:
         return default
 
 
-def _decoded(text: str) -> Any:
+def decoded(text: str) -> Any:
     """A hyperparameter: JSON, or text that stands for itself, as SageMaker's API allows."""
     try:
         return json.loads(text)

@@ -2,6 +2,7 @@
 
 TrcompError
 ├── SpecError                  64  a job's description is wrong; holds every problem at once
+├── OutOfScopeError            64  what SDK v2's estimators could beyond training
 ├── BackendUnavailableError    69  what should run the job cannot (no engine, no devices)
 │   └── MissingExtraError      69  a package of an optional extra is not installed
 ├── ContractError              78  the files under /opt/ml are missing or broken
@@ -80,6 +81,12 @@ class SpecError(TrcompError, ValueError):
         head = "1 problem" if count == 1 else f"{count} problems"
         lines = "\n".join(f"  - {problem}" for problem in self.problems)
         super().__init__(f"The job cannot start: {head}.\n{lines}", hint)
+
+
+class OutOfScopeError(TrcompError, AttributeError):
+    """SageMaker's SDK v2 had it, and trcomp leaves it to SDK v3; the hint names what to use."""
+
+    exit_code = 64
 
 
 class BackendUnavailableError(TrcompError):

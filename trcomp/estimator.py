@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+import warnings
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, Self, Unpack
 
-from trcomp import backends, limits, rules
+from trcomp import backends, limits, out_of_scope, rules
+from trcomp.backends import git, sessions
 from trcomp.backends.base import Plan
+from trcomp.backends.sagemaker_image import chosen_image, image_note
 from trcomp.config import TrainingCompilerConfig
 from trcomp.errors import Problem, SpecError, nearest
 from trcomp.job import Job
@@ -31,21 +34,34 @@ class Estimator:
         entry_point: The script, relative to source_dir. A path to a file inside source_dir is taken
             too; without source_dir it is any path.
         source_dir: The directory of the script and all it needs. None: the script's file alone.
-        instance_type: ``local_process`` runs on this machine, as plain processes; a type such as
-            ``ml.p4d.24xlarge`` in Amazon SageMaker.
-        instance_count: Number of hosts.
+            For a job in SageMaker also ``s3://``, of a directory or of a tar.gz archive.
+        git_config: ``{"repo": URL, "branch": NAME, "commit": HASH}``: the repository that the
+            script, source_dir and dependencies are in, cloned when a job is submitted. git's own
+            configuration says how it is reached; no password is taken.
+        dependencies: More files and directories for the job's code, each beside the script.
+        instance_type: ``local_process`` (the default) runs on this machine, as plain processes; a
+            type such as ``ml.p4d.24xlarge`` in Amazon SageMaker.
+        instance_count: Number of hosts; default 1.
         hyperparameters: Reach the script as ``--name value``, in this order; None is not sent.
         environment: Variables for the script. They win over those that trcomp computes.
         compiler_config: One worker per device runs the script through XLA
             (``TrainingCompilerConfig(enabled=False)``: without XLA). None: the script runs once per
             host and starts its ranks itself, with ``torch_xla``'s ``xmp.spawn``.
-        distribution: None or ``{"pytorchxla": {"enabled": True}}``.
+        distribution: ``{"pytorchxla": {"enabled": True}}`` and ``{"trcomp": {…}}``, with the words
+            of TrainingCompilerConfig, ask for one worker per device through XLA,
+            ``{"torch_distributed": {"enabled": True}}`` for the same without XLA.
+            ``"instance_groups": [names]`` beside it says on which hosts.
+        model_uri: A trained model that the job starts from: a channel more, model_channel_name.
         output_path: Results go to ``<output_path>/<job>/output/``. None: into the job's directory.
         base_job_name: Names jobs ``<base_job_name>-<time>``. None: the script's name.
         checkpoint_s3_uri: Where checkpoints are kept from one job to the next.
         checkpoint_local_path: Where the script finds them; default /opt/ml/checkpoints.
         container_log_level: Level of Python's logging for trcomp's own messages in the job.
         role: ARN of the IAM role that a job in SageMaker acts as; a local job needs none.
+        sagemaker_session: AWS is reached through this session, of boto3 or of SageMaker's SDK;
+            None: as boto3 is configured.
+        source_code, compute, networking, stopping_condition: Objects of SageMaker's SDK v3, in
+            place of the words that they say.
         managed: What else a job in SageMaker can be told; `ManagedWords` describes each word.
 
     Raises:
@@ -54,27 +70,38 @@ class Estimator:
 
     def __init__(
         self,
-        entry_point: str | Path,
+        entry_point: str | Path | None = None,
         source_dir: str | Path | None = None,
         *,
-        instance_type: str = "local_process",
-        instance_count: int = 1,
+        git_config: Mapping[str, str] | None = None,
+        dependencies: Sequence[str | Path] | None = None,
+        instance_type: str | None = None,
+        instance_count: int | None = None,
         hyperparameters: Mapping[str, Any] | None = None,
         environment: Mapping[str, str] | None = None,
         compiler_config: TrainingCompilerConfig | None = None,
-        distribution: Mapping[str, Mapping[str, bool]] | None = None,
+        distribution: Mapping[str, Any] | None = None,
+        model_uri: str | None = None,
+        model_channel_name: str = "model",
         output_path: str | Path | None = None,
         base_job_name: str | None = None,
         checkpoint_s3_uri: str | Path | None = None,
         checkpoint_local_path: str | None = None,
         container_log_level: int = 20,
         role: str | None = None,
+        sagemaker_session: Any = None,
+        source_code: Any = None,
+        compute: Any = None,
+        networking: Any = None,
+        stopping_condition: Any = None,
         **managed: Unpack[ManagedWords],
     ) -> None:
         self._base_job_name = base_job_name
         self._words: dict[str, Any] = dict(copied(managed)) | {
             "entry_point": entry_point,
             "source_dir": source_dir,
+            "git_config": copied(git_config),
+            "dependencies": copied(dependencies),
             "hyperparameters": copied(hyperparameters),
             "environment": copied(environment),
             "instance_type": instance_type,
@@ -86,10 +113,24 @@ class Estimator:
             "checkpoint_local_path": checkpoint_local_path,
             "container_log_level": container_log_level,
             "role": role,
+            "model_uri": model_uri,
+            "model_channel_name": model_channel_name,
+            "source_code": source_code,
+            "compute": compute,
+            "networking": networking,
+            "stopping_condition": stopping_condition,
         }
+        self._inputs: Inputs = None
+        """The channels of a `fit` without any: those of the job that was attached to."""
+        self._session = sessions.boto_session(sagemaker_session)
+        bucket = sessions.default_bucket(sagemaker_session)
+        if bucket is not None and output_path is None and not self._local:
+            self._words["output_path"] = bucket
         self.latest_training_job: Job | None = None
         """The job of the latest `fit`."""
-        self.to_spec()
+        with sessions.through(self._session):
+            if note := image_note(self.to_spec()):
+                warnings.warn(note, stacklevel=3 if type(self) is not Estimator else 2)
 
     def fit(
         self,
@@ -121,10 +162,12 @@ class Estimator:
             allowed = "'All', 'Training', 'Rules' or 'None' is needed."
             raise SpecError([Problem("logs", logs, allowed, near)])
         plan = self.plan(inputs, job_name, experiment_config)
-        job = Job(plan.handle)
+        job = Job(plan.handle, self._session)
+        backend = sessions.bound(backends.named(plan.backend), self._session)
 
         def submit() -> None:
-            backends.named(plan.backend).submit(plan)
+            with git.cloned(plan.spec) as spec:
+                backend.submit(plan if spec is plan.spec else backend.plan(spec))
             self.latest_training_job = job
 
         if not wait:
@@ -151,7 +194,8 @@ class Estimator:
             SpecError: Holds every problem.
         """
         spec = self.to_spec(inputs, job_name, experiment_config)
-        return backends.for_instance_type(spec.instance_type).plan(spec)
+        backend = backends.for_instance_type(spec.instance_type)
+        return sessions.bound(backend, self._session).plan(spec)
 
     def to_spec(
         self,
@@ -165,10 +209,12 @@ class Estimator:
             SpecError: Holds every problem, those of the chosen backend included.
         """
         name = job_name or self._new_name()
-        words = self._words | {"inputs": inputs, "job_name": name}
+        given = self._inputs if inputs is None else inputs
+        words = self._words | {"inputs": given, "job_name": name}
         if experiment_config is not None:
             words["experiment_config"] = dict(experiment_config)
-        spec, problems = _spec_and_problems(words)
+        with sessions.through(self._session):
+            spec, problems = _spec_and_problems(words)
         base = self._base_job_name
         if base is not None and job_name is None:
             problems = [problem for problem in problems if problem.field != "job_name"]
@@ -195,11 +241,89 @@ class Estimator:
             self._words = before
             raise
 
+    def training_image_uri(self) -> str | None:
+        """The image of a job in SageMaker: image_uri, or the frozen one that versions choose."""
+        with sessions.through(self._session):
+            return chosen_image(self.to_spec())
+
+    @classmethod
+    def attach(
+        cls,
+        training_job_name: str,
+        sagemaker_session: Any = None,
+        model_channel_name: str = "model",
+    ) -> Self:
+        """An estimator with the words of a job in SageMaker, whoever started it, and its handle.
+
+        Its code is what that job ran, out of S3; `fit` runs it again.
+
+        Args:
+            training_job_name: The job's name, or its handle ``sagemaker://NAME``.
+            sagemaker_session: As for the constructor.
+            model_channel_name: The channel with the model that the job started from.
+
+        Raises:
+            JobNotFoundError: No job of the account and region has that name.
+            SpecError: trcomp cannot run such a job, one of another algorithm for example.
+        """
+        from trcomp.backends.sagemaker_words import described
+
+        session = sessions.boto_session(sagemaker_session)
+        name = training_job_name.removeprefix("sagemaker://")
+        with sessions.through(session):
+            words = described(name)
+        channels = words.pop("inputs")
+        if model_channel_name in channels:
+            words["model_uri"] = channels.pop(model_channel_name).words["uri"]
+            words["model_channel_name"] = model_channel_name
+        estimator = cls(**words, sagemaker_session=sagemaker_session)
+        estimator._inputs = channels
+        estimator.latest_training_job = Job(f"sagemaker://{name}", session)
+        return estimator
+
+    def logs(self) -> None:
+        """Show the latest job until it ends, with what its workers print.
+
+        Raises:
+            SpecError: There is no job yet.
+            JobFailedError: The job failed.
+            JobStoppedError: The job was stopped.
+        """
+        # Here, not above: rich is needed only to show a job.
+        from rich.console import Console
+
+        from trcomp import follow
+
+        follow.run(self._latest(), lambda: None, Console(), show_logs=True, compiles=False)
+
+    def stop(self) -> None:
+        """Ask the latest job to stop; `latest_training_job.wait()` waits for its end.
+
+        Raises:
+            SpecError: There is no job yet.
+        """
+        self._latest().stop()
+
     @property
     def model_data(self) -> str | None:
         """URI of the latest job's model.tar.gz; None if it saved no model (yet)."""
         job = self.latest_training_job
         return None if job is None else job.record().model
+
+    @property
+    def _local(self) -> bool:
+        return self.to_spec().instance_type in rules.LOCAL_TYPES
+
+    def _latest(self) -> Job:
+        if self.latest_training_job is None:
+            problem = Problem("latest_training_job", None, "there is no job yet: call fit first.")
+            raise SpecError([problem])
+        return self.latest_training_job
+
+    def __getattr__(self, name: str) -> Any:
+        if name in out_of_scope.METHODS:
+            raise out_of_scope.refusal(name)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def _new_name(self) -> str:
         """A job name that is new each millisecond, as SageMaker's SDK makes it."""

@@ -8,15 +8,16 @@ from typing import Any
 
 from trcomp.config import TrainingCompilerConfig
 from trcomp.estimator import Estimator
-from trcomp.pytorch import tell_versions
+from trcomp.pytorch import given
 
 __all__ = ["HuggingFace", "TrainingCompilerConfig"]
 
 
 class HuggingFace(Estimator):
-    """`Estimator`, taking also the versions by which SDK v2 chooses an image.
+    """`Estimator`, its words in the order of SageMaker's SDK v2.
 
-    trcomp chooses none: a job runs with what its image has, or this machine. A warning says so.
+    With a compiler_config and without image_uri, versions choose one of the Training Compiler's own
+    images, which are frozen. Elsewhere they choose nothing, and a warning says so.
 
     Args:
         py_version: A version of Python.
@@ -27,7 +28,7 @@ class HuggingFace(Estimator):
         source_dir: The directory of the script and all it needs.
         hyperparameters: Reach the script as ``--name value``.
         image_uri: The container image of a job in SageMaker.
-        distribution: None or ``{"pytorchxla": {"enabled": True}}``.
+        distribution: Which ranks are started; see `Estimator`.
         compiler_config: One worker per device runs the script through XLA.
         words: Any other word of `Estimator`.
 
@@ -38,34 +39,29 @@ class HuggingFace(Estimator):
     def __init__(
         self,
         py_version: str | None = None,
-        entry_point: str | Path = "",
+        entry_point: str | Path | None = None,
         transformers_version: str | None = None,
         tensorflow_version: str | None = None,
         pytorch_version: str | None = None,
         source_dir: str | Path | None = None,
         hyperparameters: Mapping[str, Any] | None = None,
         image_uri: str | None = None,
-        distribution: Mapping[str, Mapping[str, bool]] | None = None,
+        distribution: Mapping[str, Any] | None = None,
         compiler_config: TrainingCompilerConfig | None = None,
         **words: Any,
     ) -> None:
-        for name, value in {
-            "image_uri": image_uri,
-            "tensorflow_version": tensorflow_version,
-        }.items():
-            words |= {} if value is None else {name: value}
         super().__init__(
             entry_point,
             source_dir,
             hyperparameters=hyperparameters,
             distribution=distribution,
             compiler_config=compiler_config,
-            **words,
-        )
-        tell_versions(
-            {
-                "py_version": py_version,
-                "transformers_version": transformers_version,
-                "pytorch_version": pytorch_version,
-            }
+            **given(
+                words,
+                py_version=py_version,
+                transformers_version=transformers_version,
+                tensorflow_version=tensorflow_version,
+                pytorch_version=pytorch_version,
+                image_uri=image_uri,
+            ),
         )

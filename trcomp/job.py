@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any, Self
 
 from trcomp import backends
+from trcomp.backends import sessions
 from trcomp.backends.base import Backend, Cursor, JobRecord, JobStatus
 from trcomp.errors import (
     JobCapacityError,
@@ -24,8 +25,10 @@ class Job:
     another process, today or next week, is as good as this one.
     """
 
-    def __init__(self, handle: str) -> None:
+    def __init__(self, handle: str, session: Any = None) -> None:
+        """The job of a handle; AWS is reached through a boto3 session, or as it is configured."""
         self._backend_name, self.name = backends.parse_handle(handle)
+        self._session = session
 
     @classmethod
     def attach(cls, handle: str) -> Self:
@@ -134,7 +137,7 @@ class Job:
 
     @property
     def _backend(self) -> Backend:
-        return backends.named(self._backend_name)
+        return sessions.bound(backends.named(self._backend_name), self._session)
 
     def __repr__(self) -> str:
         return f"Job({self.handle!r})"

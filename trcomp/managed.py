@@ -17,6 +17,15 @@ class ManagedWords(TypedDict, total=False):
 
     image_uri: str
     """The container image, which must have trcomp in it: SageMaker starts its command `train`."""
+    algorithm_arn: str
+    """An algorithm registered in SageMaker, in place of image_uri; its image must have trcomp."""
+    framework_version: str
+    """A version of PyTorch that chooses, with a compiler_config and without image_uri, one of the
+    Training Compiler's frozen images."""
+    pytorch_version: str
+    """The same, as HuggingFace spells it; needs transformers_version."""
+    transformers_version: str
+    py_version: str
     container_entry_point: list[str]
     """Started instead of `train`."""
     container_arguments: list[str]
@@ -25,6 +34,11 @@ class ManagedWords(TypedDict, total=False):
     training_repository_credentials_provider_arn: str
     """The Lambda function that gives the private registry's password."""
 
+    instance_groups: list[dict[str, Any]]
+    """Hosts of several types, in the request's own form or as SDK v2's InstanceGroup; in place of
+    instance_type and instance_count."""
+    instance_preferences: list[dict[str, Any]]
+    """Types of which SageMaker takes the first that it has, in place of instance_type."""
     volume_size: int
     """Gigabytes of disk per host; default 30."""
     volume_kms_key: str
@@ -41,6 +55,8 @@ class ManagedWords(TypedDict, total=False):
     use_spot_instances: bool
     max_wait: int
     """Seconds for training and waiting for spot instances together; needed with them."""
+    max_pending: int
+    """Seconds for which the job may wait for instances; default: SageMaker's."""
     max_retry_attempts: int
     """How often SageMaker starts the job anew after an error of its own."""
 
@@ -70,6 +86,19 @@ class ManagedWords(TypedDict, total=False):
     enable_infra_check: bool
     """The instances are checked before training."""
     enable_session_tag_chaining: bool
+    profiler_config: dict[str, Any]
+    """SageMaker's profiler, off unless it is given; in the request's own form, as are the next."""
+    disable_profiler: bool
+    profiler_rules: list[dict[str, Any]]
+    debugger_hook_config: dict[str, Any] | bool
+    """The debugger's hook, off unless it is given; S3OutputPath is the job's own by default."""
+    rules: list[dict[str, Any]]
+    """The debugger's rules; SDK v2's Rule and ProfilerRule are taken too."""
+    tensorboard_output_config: dict[str, Any]
+    """Where TensorBoard's files are kept while the job runs."""
+    mlflow_config: dict[str, Any]
+    model_package_config: dict[str, Any]
+    """Registers the model that the job makes."""
     experiment_config: dict[str, str]
     """``ExperimentName``, ``TrialName``, …; usually a word of `fit`."""
 

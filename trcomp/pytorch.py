@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,9 +13,10 @@ __all__ = ["PyTorch", "TrainingCompilerConfig"]
 
 
 class PyTorch(Estimator):
-    """`Estimator`, taking also the versions by which SDK v2 chooses an image.
+    """`Estimator`, its words in the order of SageMaker's SDK v2.
 
-    trcomp chooses none: a job runs with what its image has, or this machine. A warning says so.
+    With a compiler_config and without image_uri, versions choose one of the Training Compiler's own
+    images, which are frozen. Elsewhere they choose nothing, and a warning says so.
 
     Args:
         entry_point: The script.
@@ -25,7 +25,7 @@ class PyTorch(Estimator):
         source_dir: The directory of the script and all it needs.
         hyperparameters: Reach the script as ``--name value``.
         image_uri: The container image of a job in SageMaker.
-        distribution: None or ``{"pytorchxla": {"enabled": True}}``.
+        distribution: Which ranks are started; see `Estimator`.
         compiler_config: One worker per device runs the script through XLA.
         words: Any other word of `Estimator`.
 
@@ -35,32 +35,31 @@ class PyTorch(Estimator):
 
     def __init__(
         self,
-        entry_point: str | Path,
+        entry_point: str | Path | None = None,
         framework_version: str | None = None,
         py_version: str | None = None,
         source_dir: str | Path | None = None,
         hyperparameters: Mapping[str, Any] | None = None,
         image_uri: str | None = None,
-        distribution: Mapping[str, Mapping[str, bool]] | None = None,
+        distribution: Mapping[str, Any] | None = None,
         compiler_config: TrainingCompilerConfig | None = None,
         **words: Any,
     ) -> None:
-        if image_uri is not None:
-            words["image_uri"] = image_uri
         super().__init__(
             entry_point,
             source_dir,
             hyperparameters=hyperparameters,
             distribution=distribution,
             compiler_config=compiler_config,
-            **words,
+            **given(
+                words,
+                framework_version=framework_version,
+                py_version=py_version,
+                image_uri=image_uri,
+            ),
         )
-        tell_versions({"framework_version": framework_version, "py_version": py_version})
 
 
-def tell_versions(versions: Mapping[str, str | None]) -> None:
-    """Warn that versions choose no image, if any are given."""
-    given = ", ".join(f"{name}={value!r}" for name, value in versions.items() if value is not None)
-    if given:
-        text = f"{given}: no image is chosen by it; the job runs with what its image has."
-        warnings.warn(text, stacklevel=3)
+def given(words: Mapping[str, Any], **others: Any) -> dict[str, Any]:
+    """Words, and those of others that are not None."""
+    return {**words, **{name: value for name, value in others.items() if value is not None}}

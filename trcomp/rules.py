@@ -16,6 +16,9 @@ LOCAL_TYPES = ("local_process", "local", "local_gpu")
 """Instance types that stand for this machine: plain processes, and SageMaker v2's containers."""
 
 _RESERVED = "sagemaker_"
+_GIT = ("repo", "branch", "commit")
+_GIT_SECRETS = ("2FA_enabled", "username", "password", "token")
+_GIT_HELP = "git's own credential helper or an SSH key gives it: `git ls-remote URL` must work."
 
 
 def hyperparameters_problems(values: Mapping[Any, Any]) -> Iterator[Problem]:
@@ -72,6 +75,35 @@ def place_problems(field: str, place: object) -> list[Problem]:
     if scheme and scheme[1] == "s3":
         return _string(field, "S3Uri", str(place))
     return text_problems(field, str(place))
+
+
+def relative_problems(field: str, path: object) -> list[Problem]:
+    """A path inside a repository or an archive must lead nowhere else."""
+    pure = PurePosixPath(str(path))
+    if pure.is_absolute() or ".." in pure.parts or "://" in str(path):
+        return [Problem(field, str(path), "a path inside the source, relative to it, is needed.")]
+    return text_problems(field, str(path))
+
+
+def git_config_problems(value: object) -> list[Problem]:
+    """A repository without a password: it would be seen by whoever lists processes."""
+    form = "{'repo': URL, 'branch': NAME, 'commit': HASH} is needed."
+    if value is None or not isinstance(value, Mapping):
+        return [] if value is None else [Problem("git_config", type(value).__name__, form)]
+    found = []
+    for key, given in value.items():
+        field = f"git_config[{key!r}]"
+        if key in _GIT_SECRETS:
+            found.append(Problem(field, "***", f"trcomp passes on no secret. {_GIT_HELP}"))
+        elif key not in _GIT:
+            found.append(Problem(field, given, form, nearest(str(key), _GIT)))
+        elif given is not None and (not isinstance(given, str) or given.startswith("-")):
+            found.append(Problem(field, given, "text without a leading '-' is needed."))
+        elif key == "repo" and re.match(r"\w+://[^/@]*:[^/@]*@", str(given)):
+            found.append(Problem(field, "***", f"no password may stand in the URL. {_GIT_HELP}"))
+    if not value.get("repo"):
+        found.append(Problem("git_config", sorted(map(str, value)), form))
+    return found
 
 
 def text_problems(field: str, text: str) -> list[Problem]:

@@ -18,29 +18,23 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from trcomp import rules
-from trcomp.config import TrainingCompilerConfig, distribution_problems
+from trcomp import rules, s3, sdk
+from trcomp.config import TrainingCompilerConfig, asked_for, distribution_problems
 from trcomp.errors import Problem, SpecError, nearest
-from trcomp.inputs import Input, local_path, to_inputs, to_uri
+from trcomp.inputs import Input, local_path, to_inputs, to_uri, with_model
 from trcomp.managed import NAMES, ManagedWords
 
 T = TypeVar("T")
 
-LATER = frozenset(
-    [
-        "debugger_hook_config",
-        "dependencies",
-        "disable_profiler",
-        "git_config",
-        "instance_groups",
-        "model_channel_name",
-        "model_uri",
-        "profiler_config",
-        "rules",
-        "tensorboard_output_config",
-    ]
-)
-"""SageMaker SDK v2's words that trcomp knows and does not have yet."""
+
+class GitConfig(BaseModel):
+    """A git repository. How it is reached, and who may read it, is git's own configuration."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    repo: str
+    branch: str | None = None
+    commit: str | None = None
 
 
 class JobSpec(BaseModel):
@@ -54,13 +48,18 @@ class JobSpec(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
     job_name: str
+    git_config: GitConfig | None = None
+    """The repository that source_dir, entry_point and dependencies are in, cloned at submission."""
     source_dir: str | None = None
-    """Absolute. None: only the script's own file reaches the job."""
+    """Absolute, ``s3://`` (a prefix or a tar.gz archive), or relative to the repository. None: only
+    the script's own file reaches the job."""
     entry_point: str
     """The script: relative to source_dir, or an absolute path if there is no source_dir.
 
     A path from the working directory is taken too if it leads to a file inside source_dir.
     """
+    dependencies: tuple[str, ...] = ()
+    """More files and directories for the job's code, each by its own name beside the script."""
     hyperparameters: dict[str, JsonValue] = {}
     """In the user's order, which is the order of the script's arguments."""
     environment: dict[str, str] = {}
@@ -68,7 +67,8 @@ class JobSpec(BaseModel):
     instance_count: int = 1
     compiler_config: TrainingCompilerConfig | None = None
     """None: the script runs once per host and starts its ranks itself."""
-    distribution: dict[str, dict[str, bool]] | None = None
+    distribution: dict[str, JsonValue] | None = None
+    """Where there is no compiler_config, what it asks for becomes one."""
     inputs: tuple[Input, ...] = ()
     """Also takes what `fit` takes: one place (channel "training"), or a dict by channel."""
     output_path: str | None = None
@@ -119,42 +119,67 @@ class JobSpec(BaseModel):
     @property
     def pytorchxla(self) -> bool:
         """Whether `distribution` asks for XLA's own workers."""
-        return (self.distribution or {}).get("pytorchxla", {}).get("enabled", False)
+        return (self.distribution or {}).get("pytorchxla") == {"enabled": True}
+
+    @property
+    def source_uri(self) -> str | None:
+        """Where in S3 the code lies already, None if it is on this machine."""
+        return self.source_dir if s3.is_url(self.source_dir) else None
+
+    @property
+    def groups(self) -> list[dict[str, Any]]:
+        """The instance groups, in the request's own form."""
+        return self.managed.get("instance_groups", [])
 
     @model_validator(mode="before")
     @classmethod
     def _gathered(cls, words: Any) -> Any:
         """The words with those for SageMaker alone in a dict of their own."""
-        if not isinstance(words, Mapping) or not any(name in words for name in NAMES):
+        if not isinstance(words, Mapping):
             return words
-        own = {name: copied(words[name]) for name in NAMES if words.get(name) is not None}
-        rest = {name: value for name, value in words.items() if name not in NAMES}
-        return rest | {"managed": {**words.get("managed", {}), **own}}
+        found = derived(sdk.gathered(words))
+        own = {name: copied(found[name]) for name in NAMES if found.get(name) is not None}
+        rest = {name: value for name, value in found.items() if name not in NAMES}
+        return rest | ({"managed": {**found.get("managed", {}), **own}} if own else {})
 
     @field_validator("job_name")
     @classmethod
     def _job_name(cls, value: str) -> str:
         return _checked(value, rules.job_name_problems("job_name", value))
 
+    @field_validator("git_config", mode="before")
+    @classmethod
+    def _git_config(cls, value: Any) -> Any:
+        return _checked(value, rules.git_config_problems(value))
+
     @field_validator("source_dir", mode="before")
     @classmethod
-    def _source_dir(cls, value: Any) -> Any:
+    def _source_dir(cls, value: Any, info: ValidationInfo) -> Any:
         if value is None:
             return None
         _checked(value, rules.place_problems("source_dir", value))
+        if info.data.get("git_config") is not None:
+            return _checked(str(value), rules.relative_problems("source_dir", str(value)))
         path = local_path(to_uri(value))
-        problem = Problem("source_dir", value, "S3 is not supported yet; a directory is needed.")
-        return _checked(str(path), [] if path else [problem])
+        return str(value) if path is None else str(path)
 
     @field_validator("entry_point", mode="before")
     @classmethod
     def _entry_point(cls, value: Any, info: ValidationInfo) -> Any:
         _checked(value, rules.place_problems("entry_point", value))
-        root = info.data.get("source_dir")
-        path = Path(value).expanduser()
+        root, path = info.data.get("source_dir"), Path(value).expanduser()
+        if s3.is_url(root) or info.data.get("git_config") is not None:
+            return _checked(os.path.normpath(path), rules.relative_problems("entry_point", path))
         if root is None:
             return str(path.absolute())
         return _relative_script(path, Path(root))
+
+    @field_validator("dependencies", mode="before")
+    @classmethod
+    def _dependencies(cls, value: Any, info: ValidationInfo) -> Any:
+        given = [value] if isinstance(value, str | Path) else value or ()
+        in_repository = info.data.get("git_config") is not None
+        return tuple(_dependency(item, in_repository) for item in given)
 
     @field_validator("hyperparameters", mode="before")
     @classmethod
@@ -199,7 +224,7 @@ class JobSpec(BaseModel):
     def _inputs(cls, value: Any) -> Any:
         if value is None:
             return ()
-        if isinstance(value, (list, tuple)):
+        if isinstance(value, (list, tuple)) and all(isinstance(i, Input | dict) for i in value):
             return value
         inputs, problems = to_inputs(value)
         return _checked(tuple(inputs), problems)
@@ -223,6 +248,26 @@ class JobSpec(BaseModel):
         return _checked(value, rules.checkpoint_path_problems(value) if value else [])
 
 
+def derived(words: dict[str, Any]) -> dict[str, Any]:
+    """A job's words with those that others stand for: groups, a model, a way of distribution."""
+    found = {name: value for name, value in words.items() if value is not None or name in NAMES}
+    managed = found.get("managed", {})
+    groups = found.get("instance_groups") or managed.get("instance_groups") or []
+    choice = found.get("instance_preferences") or managed.get("instance_preferences") or groups
+    if choice and all(isinstance(item, Mapping) for item in choice):
+        found.setdefault("instance_type", choice[0].get("InstanceType"))
+        counts = [item.get("InstanceCount") for item in groups or choice[:1]]
+        if all(isinstance(count, int) for count in counts):
+            found.setdefault("instance_count", sum(counts))
+    given = found.get("distribution")
+    if found.get("compiler_config") is None and not distribution_problems(given):
+        found["compiler_config"] = asked_for(given)
+    model, channel = found.pop("model_uri", None), found.pop("model_channel_name", None) or "model"
+    if model is not None:
+        found["inputs"] = with_model(found.get("inputs"), channel, model)
+    return found
+
+
 def copied(value: Any) -> Any:
     """A copy down to what is no container, with lists for tuples, as JSON gives it back."""
     if isinstance(value, Mapping):
@@ -230,6 +275,15 @@ def copied(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [copied(item) for item in value]
     return value
+
+
+def _dependency(value: Any, in_repository: bool) -> str:
+    _checked(value, rules.place_problems("dependencies", value))
+    if in_repository:
+        return _checked(str(value), rules.relative_problems("dependencies", str(value)))
+    path = local_path(to_uri(value))
+    problem = Problem("dependencies", value, "a file or directory on this machine is needed.")
+    return _checked(os.path.normpath(str(path)), [] if path else [problem])
 
 
 def _relative_script(script: Path, root: Path) -> str:
@@ -265,6 +319,8 @@ def _problems(error: ValidationError) -> list[Problem]:
             found += context["problems"]
         elif isinstance(cause, SpecError):
             found += cause.problems
+        elif entry["type"] == "missing":
+            found.append(Problem(field, None, "it is needed."))
         elif entry["type"] == "extra_forbidden":
             found.append(_unknown(field, entry["input"]))
         else:
@@ -273,12 +329,19 @@ def _problems(error: ValidationError) -> list[Problem]:
 
 
 def _unknown(word: str, value: object) -> Problem:
-    if word in LATER:
-        return Problem(word, value, "not supported yet; leave it out.")
-    if word == "tensorflow_version":
-        return Problem(word, value, "trcomp trains PyTorch; leave it out.")
-    if word == "sagemaker_session":
-        allowed = "AWS is reached as boto3 is configured: AWS_PROFILE, AWS_DEFAULT_REGION."
+    if word in _ELSEWHERE:
+        return Problem(word, value, _ELSEWHERE[word])
+    words = [*JobSpec.model_fields, "base_job_name", *NAMES, *sdk.COMPOSITE]
+    if word in sdk.COMPOSITE:
+        allowed = "an object of SageMaker's SDK v3 is needed, that says what no other word says."
         return Problem(word, value, allowed)
-    words = [*JobSpec.model_fields, "base_job_name", *NAMES, *LATER]
     return Problem(word, value, "there is no such word.", nearest(word, words))
+
+
+_ELSEWHERE = {
+    "tensorflow_version": "trcomp trains PyTorch; leave it out.",
+    "sagemaker_session": "a job's description holds no session; give it to an Estimator.",
+    "training_recipe": "trcomp runs scripts: give an entry_point.",
+    "recipe_overrides": "trcomp runs scripts: give an entry_point.",
+}
+"""Words of SageMaker's SDKs that are none of a job's description, and what to do instead."""

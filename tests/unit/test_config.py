@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from trcomp import SpecError, TrainingCompilerConfig
-from trcomp.config import distribution_problems
+from trcomp import JobSpec, SpecError, TrainingCompilerConfig
+from trcomp.config import asked_for, distribution_problems
 
 
 def test_bool_is_enabled() -> None:
@@ -52,7 +52,16 @@ def test_all_that_is_wrong_with_a_place_in_s3_is_said() -> None:
         TrainingCompilerConfig(debug=1, cache="s3://B/../a b")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("value", [None, {}, {"pytorchxla": {"enabled": False}}])
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        {},
+        {"pytorchxla": {"enabled": False}},
+        {"trcomp": {"enabled": True, "debug": True, "cuda_to_xla": False, "cache": "off"}},
+        {"torch_distributed": {"enabled": True}, "instance_groups": ["gpus"]},
+    ],
+)
 def test_what_distribution_takes(value: Any) -> None:
     assert distribution_problems(value) == []
 
@@ -64,10 +73,39 @@ def test_what_distribution_takes(value: Any) -> None:
         ({"pytorchxla": {"enable": True}}, "Did you mean 'enabled'?"),
         ({"pytorchxla": {"enabled": "true"}}, "True or False"),
         ({"pytorchxla": True}, "is needed"),
-        ({"smdistributed": {"dataparallel": {"enabled": True}}}, "not supported yet"),
+        ({"smdistributed": {"dataparallel": {"enabled": True}}}, "starts no such runtime"),
+        ({"trcomp": {"debg": True}}, "Did you mean 'debug'?"),
+        ({"trcomp": {"cache": 3}}, "compiler_config.cache"),
+        ({"torch_distribute": {"enabled": True}}, "Did you mean 'torch_distributed'?"),
+        ({"instance_groups": "gpus"}, "a list of names"),
+        (
+            {"torch_distributed": {"enabled": True}, "pytorchxla": {"enabled": True}},
+            "leave one out",
+        ),
         ("pytorchxla", "is needed"),
     ],
 )
 def test_what_distribution_refuses(value: object, text: str) -> None:
     (problem,) = distribution_problems(value)
     assert text in str(problem)
+
+
+@pytest.mark.parametrize(
+    ("value", "config"),
+    [
+        (None, None),
+        ({"pytorchxla": {"enabled": False}}, None),
+        ({"pytorchxla": {"enabled": True}}, TrainingCompilerConfig()),
+        ({"trcomp": {"debug": True}}, TrainingCompilerConfig(debug=True)),
+        ({"trcomp": {"enabled": False}}, TrainingCompilerConfig(enabled=False)),
+        ({"torch_distributed": {"enabled": True}}, TrainingCompilerConfig(enabled=False)),
+    ],
+)
+def test_distribution_means_what_it_says(value: Any, config: TrainingCompilerConfig | None) -> None:
+    assert asked_for(value) == config
+    spec = JobSpec.of(job_name="a", entry_point="train.py", distribution=value)
+    assert spec.compiler_config == config
+    assert JobSpec.from_json(spec.to_json()) == spec
+    own = TrainingCompilerConfig(cache="off")
+    words: dict[str, Any] = {"job_name": "a", "entry_point": "train.py", "compiler_config": own}
+    assert JobSpec.of(**words, distribution=value).compiler_config == own

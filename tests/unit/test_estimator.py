@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from trcomp import Estimator, SpecError, TrainingCompilerConfig
+from trcomp import Estimator, OutOfScopeError, SpecError, TrainingCompilerConfig, out_of_scope
 from trcomp.huggingface import HuggingFace
 from trcomp.pytorch import PyTorch
 
@@ -35,7 +35,7 @@ def test_every_problem_of_words_files_and_backend_is_reported_at_once(tmp_path: 
         instance_type="local",
         hyperparameter={"a": 1},
         environment={"A": 1},
-        git_config={},
+        max_wiat=3,
         output_path="s3://bucket/x",
     )
     assert "6 problems" in text
@@ -77,7 +77,9 @@ def test_sdk_v2s_estimators_take_versions_and_say_that_they_choose_no_image(
     words |= {"compiler_config": TrainingCompilerConfig(), "image_uri": "image"}
     with pytest.warns(UserWarning, match="no image is chosen by it"):
         estimator = kind(**words, **versions)
-    assert estimator.to_spec(job_name="a") == Estimator(**words).to_spec(job_name="a")
+    spec = estimator.to_spec(job_name="a")
+    plain = Estimator(**words).to_spec(job_name="a")
+    assert spec == plain.model_copy(update={"managed": {**plain.managed, **versions}})
     kind(**words)
     with pytest.raises(SpecError, match="there is no such word") as caught:
         kind(entry_point="missing.py", framwork_version="1")
@@ -176,3 +178,25 @@ def test_role_is_not_needed_and_config_is_kept(script: Path) -> None:
 
 def test_a_value_that_cannot_even_be_copied_is_a_problem_like_others(script: Path) -> None:
     assert "hyperparameters['lock']" in problems_of(script, hyperparameters={"lock": Lock()})
+
+
+@pytest.mark.parametrize("name", sorted(out_of_scope.METHODS))
+def test_what_sdk_v2_could_beyond_training_names_what_does_it_now(name: str, script: Path) -> None:
+    estimator = Estimator(script)
+    assert not hasattr(estimator, name)
+    with pytest.raises(OutOfScopeError, match="SageMaker's SDK v3") as caught:
+        getattr(estimator, name)
+    assert caught.value.hint is not None
+    with pytest.raises(AttributeError, match="no attribute 'feet'"):
+        _ = estimator.feet
+
+
+def test_without_a_job_there_is_nothing_to_stop_or_to_show(script: Path) -> None:
+    estimator = Estimator(script)
+    for call in (estimator.stop, estimator.logs):
+        with pytest.raises(SpecError, match="call fit first"):
+            call()
+
+
+def test_a_session_must_be_one(script: Path) -> None:
+    assert "sagemaker_session: got 'str'" in problems_of(script, sagemaker_session="default")

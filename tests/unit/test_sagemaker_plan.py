@@ -11,9 +11,11 @@ from typing import Any, ClassVar
 import pytest
 
 from trcomp import Estimator, JobSpec, SpecError, TrainingCompilerConfig, limits
+from trcomp.backends.sagemaker_fields import FIELDS
 from trcomp.backends.sagemaker_plan import SageMakerPlan
-from trcomp.backends.sagemaker_request import FIELDS, SHAPE
+from trcomp.backends.sagemaker_request import SHAPE
 from trcomp.cli import main
+from trcomp.inputs import TrainingInput
 from trcomp.managed import NAMES
 
 ROLE = "arn:aws:iam::123456789012:role/Trainer"
@@ -128,7 +130,34 @@ EVERY: dict[str, Any] = {
     "enable_remote_debug": True,
     "enable_infra_check": True,
     "enable_session_tag_chaining": True,
+    "max_pending": 7200,
+    "profiler_config": {"S3OutputPath": "s3://bucket/profile", "DisableProfiler": False},
+    "profiler_rules": [{"RuleConfigurationName": "r", "RuleEvaluatorImage": "i"}],
+    "rules": [{"RuleConfigurationName": "s", "RuleEvaluatorImage": "i"}],
+    "tensorboard_output_config": {"S3OutputPath": "s3://bucket/board"},
+    "mlflow_config": {
+        "MlflowResourceArn": "arn:aws:sagemaker:us-east-1:123456789012:mlflow-app/app"
+    },
+    "model_package_config": {
+        "ModelPackageGroupArn": "arn:aws:sagemaker:us-east-1:123456789012:model-package-group/g"
+    },
 }
+
+
+IN_PLACE_OF_OTHERS: dict[str, Any] = {
+    "instance_groups": [
+        {"InstanceGroupName": "g", "InstanceType": "ml.p4d.24xlarge", "InstanceCount": 1}
+    ],
+    "instance_preferences": [{"InstanceType": "ml.p5.48xlarge"}],
+    "algorithm_arn": "arn:aws:sagemaker:us-east-1:123456789012:algorithm/mine",
+    "disable_profiler": True,
+    "debugger_hook_config": True,
+    "framework_version": "1.13",
+    "pytorch_version": "1.11",
+    "transformers_version": "4.21",
+    "py_version": "py38",
+}
+"""Words that do not go with others, each shown in a test of its own."""
 
 
 def at(values: Any, path: str) -> Any:
@@ -138,8 +167,8 @@ def at(values: Any, path: str) -> Any:
 
 
 def test_every_word_reaches_the_request(code: Path) -> None:
-    kept = {"keep_alive_period_in_seconds", "experiment_config"}  # not with spot; a word of fit
-    assert set(NAMES) == {*EVERY, "image_uri", *kept} - set(JobSpec.model_fields)
+    told = {"keep_alive_period_in_seconds", "experiment_config", *IN_PLACE_OF_OTHERS}
+    assert set(NAMES) == {*EVERY, "image_uri", *told} - set(JobSpec.model_fields)
     request = plan_of(code, **EVERY).request
     changed = {
         "disable_output_compression": "NONE",
@@ -162,6 +191,205 @@ def test_every_word_reaches_the_request(code: Path) -> None:
     planned = estimator(code).plan(job_name="job", experiment_config=experiment)
     assert isinstance(planned, SageMakerPlan)
     assert planned.request["ExperimentConfig"] == experiment
+
+
+def test_groups_and_preferences_stand_in_place_of_a_type(code: Path) -> None:
+    groups = [
+        {"InstanceGroupName": "gpus", "InstanceType": "ml.p4d.24xlarge", "InstanceCount": 2},
+        {"InstanceGroupName": "data", "InstanceType": "ml.c5.18xlarge", "InstanceCount": 1},
+    ]
+    words: dict[str, Any] = {"instance_type": None, "instance_groups": groups}
+    distribution = {"pytorchxla": {"enabled": True}, "instance_groups": ["gpus"]}
+    train = TrainingInput("s3://bucket/train", instance_groups=["gpus"])
+    plan = plan_of(code, {"train": train}, **words, distribution=distribution)
+    assert plan.request["ResourceConfig"] == {"VolumeSizeInGB": 30, "InstanceGroups": groups}
+    source = plan.request["InputDataConfig"][0]["DataSource"]["S3DataSource"]
+    assert source["InstanceGroupNames"] == ["gpus"]
+    settings = plan.request["HyperParameters"]
+    assert settings["sagemaker_distribution_instance_groups"] == '["gpus"]'
+    assert "hosts      gpus 2 x ml.p4d.24xlarge, 8 x A100 each" in plan.to_text()
+    ranks = {host["name"]: len(host["ranks"] or ()) for host in plan.to_dict()["hosts"]}
+    assert ranks == {"algo-1": 8, "algo-2": 8, "algo-3": 0}
+
+    choice = [{"InstanceType": "ml.p5.48xlarge"}, {"InstanceType": "ml.p4d.24xlarge"}]
+    request = plan_of(
+        code, instance_type=None, instance_preferences=[item["InstanceType"] for item in choice]
+    ).request
+    assert request["ResourceConfig"]["InstancePreferences"] == choice
+    assert request["ResourceConfig"]["InstanceCount"] == 1
+    assert "InstanceType" not in request["ResourceConfig"]
+    counted = [item | {"InstanceCount": 2} for item in choice]
+    request = plan_of(code, instance_type=None, instance_preferences=counted).request
+    assert "InstanceCount" not in request["ResourceConfig"]
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        ({"distribution": {"instance_groups": ["gpu"]}}, "Did you mean 'gpus'?"),
+        ({"instance_count": 5}, "instance_groups have 3 hosts"),
+        ({"instance_type": "ml.p3.2xlarge"}, "instance_groups begin with ml.p4d.24xlarge"),
+        ({"compiler_config": TrainingCompilerConfig()}, "ranks run on hosts of one type"),
+    ],
+)
+def test_what_does_not_fit_groups(words: dict[str, Any], problem: str, code: Path) -> None:
+    groups = [
+        {"InstanceGroupName": "gpus", "InstanceType": "ml.p4d.24xlarge", "InstanceCount": 2},
+        {"InstanceGroupName": "data", "InstanceType": "ml.c5.18xlarge", "InstanceCount": 1},
+    ]
+    given = {"instance_type": None, "instance_groups": groups} | words
+    assert problem in problems_of(code, **given)
+
+
+def test_preferences_go_without_what_sagemaker_excludes(code: Path) -> None:
+    text = problems_of(
+        code,
+        instance_type=None,
+        instance_preferences=[{"InstanceType": "ml.p5.48xlarge", "InstanceCount": 1}, "ml.p4d.x"],
+        use_spot_instances=True,
+        max_wait=86400,
+    )
+    assert "either all of them have an InstanceCount" in text
+    assert "use_spot_instances: got True; it does not go with instance_preferences" in text
+
+
+def test_an_algorithm_stands_in_place_of_an_image(code: Path) -> None:
+    arn = IN_PLACE_OF_OTHERS["algorithm_arn"]
+    request = plan_of(code, image_uri=None, algorithm_arn=arn).request
+    assert request["AlgorithmSpecification"] == {"AlgorithmName": arn, "TrainingInputMode": "File"}
+    assert "leave out one of the two" in problems_of(code, algorithm_arn=arn)
+
+
+def test_the_debugger_and_the_profiler(code: Path) -> None:
+    assert not {"DebugHookConfig", "ProfilerConfig"} & set(plan_of(code).request)
+    off = plan_of(code, debugger_hook_config=False, disable_profiler=True).request
+    assert "DebugHookConfig" not in off
+    assert off["ProfilerConfig"] == {"DisableProfiler": True}
+    on = plan_of(code, debugger_hook_config=True, output_path="s3://bucket/out").request
+    assert on["DebugHookConfig"] == {"S3OutputPath": "s3://bucket/out"}
+    given = {"profiler_config": {"ProfilingIntervalInMilliseconds": 500}}
+    both = plan_of(code, **given, disable_profiler=True).request
+    assert both["ProfilerConfig"] == given["profiler_config"] | {"DisableProfiler": True}
+    assert given == {"profiler_config": {"ProfilingIntervalInMilliseconds": 500}}
+
+
+def frozen(code: Path, **words: Any) -> Estimator:
+    words = {"image_uri": None, "compiler_config": TrainingCompilerConfig()} | words
+    with pytest.warns(UserWarning, match="it is frozen"):
+        return estimator(code, **words)
+
+
+HUGGING_FACE = {"transformers_version": "4.21.1", "pytorch_version": "1.11.0", "py_version": "py38"}
+
+
+def test_versions_choose_a_frozen_image_that_gets_what_it_needs(code: Path) -> None:
+    chosen = frozen(code, **HUGGING_FACE, distribution={"pytorchxla": {"enabled": True}})
+    uri = (
+        "763104351884.dkr.ecr.us-east-1.amazonaws.com/huggingface-pytorch-trcomp-training:"
+        "1.11.0-transformers4.21.1-gpu-py38-cu113-ubuntu20.04"
+    )
+    assert chosen.training_image_uri() == uri
+    plan = chosen.plan()
+    assert isinstance(plan, SageMakerPlan)
+    assert plan.request["AlgorithmSpecification"]["TrainingImage"] == uri
+    # This image's own launcher sets XRT's variables on every host.
+    assert plan.request["HyperParameters"]["sagemaker_pytorch_xla_multi_worker_enabled"] == "true"
+    assert plan.request["HyperParameters"]["sagemaker_training_compiler_enabled"] == "true"
+    assert "Environment" not in plan.request
+    assert "image      PyTorch 1.11.0, transformers 4.21.1, py38: it is frozen" in plan.to_text()
+
+
+def test_a_script_that_spawns_in_a_frozen_image_finds_xrts_variables(code: Path) -> None:
+    alone = frozen(code, framework_version="1.13", environment={"NCCL_PROTO": "mine"})
+    plan = alone.plan()
+    assert isinstance(plan, SageMakerPlan)
+    assert plan.request["Environment"] == {
+        "XRT_WORKERS": "localservice:0;127.0.0.1:43857",
+        "XRT_HOST_ORDINAL": "0",
+        "XRT_SHARD_WORLD_SIZE": "1",
+        "GPU_NUM_DEVICES": "8",
+        "NCCL_PROTO": "mine",
+        "FI_EFA_USE_DEVICE_RDMA": "1",
+        "OFI_NCCL_NIC_DUP_CONNS": "8",
+    }
+    # So does one whose image is named in full.
+    uri = alone.training_image_uri()
+    named = frozen(code, image_uri=uri, compiler_config=None).plan()
+    assert isinstance(named, SageMakerPlan)
+    assert named.request["Environment"]["XRT_HOST_ORDINAL"] == "0"
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        ({"framework_version": "2.1"}, "PyTorch 1.13.1, py39; PyTorch 1.12.0, py38"),
+        ({"framework_version": "1.13.1", "py_version": "py38"}, "none of the Training Compiler"),
+        ({"framework_version": "1.13", "instance_count": 2}, "several hosts of a frozen image"),
+        (
+            {"pytorch_version": "1.10.2", "transformers_version": "4.17"}
+            | {"distribution": {"pytorchxla": {"enabled": True}}},
+            "no such launcher",
+        ),
+        (
+            {"framework_version": "1.13", "compiler_config": TrainingCompilerConfig(cache="off")},
+            "keeps no executables",
+        ),
+        ({"framework_version": "1.13", "compiler_config": None}, "image_uri: got None"),
+    ],
+)
+def test_what_no_frozen_image_can_do(words: dict[str, Any], problem: str, code: Path) -> None:
+    given = {"image_uri": None, "compiler_config": TrainingCompilerConfig()} | words
+    assert problem in problems_of(code, **given)
+
+
+def test_a_frozen_image_is_not_in_every_region(code: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "ap-south-2")
+    chosen = {"image_uri": None, "compiler_config": TrainingCompilerConfig()}
+    assert "not in region ap-south-2" in problems_of(code, framework_version="1.13", **chosen)
+    uri = frozen(code, framework_version="1.12").training_image_uri()
+    assert uri == "772153158452.dkr.ecr.ap-south-2.amazonaws.com/pytorch-trcomp-training:" + (
+        "1.12.0-gpu-py38"
+    )
+
+
+def test_code_in_s3_is_taken_as_it_is(code: Path) -> None:
+    for uri, there in {
+        "s3://bucket/code/old.tar.gz": "/opt/ml/input/data/code/old.tar.gz",
+        "s3://bucket/code/tree": "/opt/ml/input/data/code",
+    }.items():
+        plan = Estimator(
+            "train.py", uri, role=ROLE, image_uri="image", instance_type="ml.m5.large"
+        ).plan()
+        assert isinstance(plan, SageMakerPlan)
+        assert plan.code_uri == uri
+        channel = plan.request["InputDataConfig"][0]
+        assert channel["DataSource"]["S3DataSource"]["S3Uri"] == uri
+        submitted = plan.request["HyperParameters"]["sagemaker_submit_directory"]
+        assert submitted == json.dumps(there)
+        assert f"{uri}, as it is there" in plan.to_text()
+    with pytest.raises(SpecError, match="code in S3 is taken as it is"):
+        Estimator(
+            "train.py",
+            uri,
+            dependencies=[code],
+            role=ROLE,
+            image_uri="image",
+            instance_type="ml.m5.large",
+        )
+
+
+def test_a_repository_is_not_cloned_by_a_plan(code: Path) -> None:
+    config = {"repo": "https://example.org/x.git", "branch": "main"}
+    plan = Estimator(
+        "train.py",
+        "src",
+        git_config=config,
+        role=ROLE,
+        image_uri="image",
+        instance_type="ml.m5.large",
+    ).plan()
+    assert plan.files == ()
+    assert "https://example.org/x.git at main, cloned as the job is submitted" in plan.to_text()
 
 
 def members(path: str, shape: str = SHAPE) -> bool:

@@ -134,9 +134,72 @@ def test_sizes_are_sagemakers() -> None:
     assert "sss" not in text
 
 
-def test_words_of_sagemaker_that_do_not_exist_yet_say_so() -> None:
-    assert "git_config: got {}; not supported yet" in problems_of(git_config={})
-    assert "boto3 is configured" in problems_of(sagemaker_session=object())
+def test_a_description_holds_no_session() -> None:
+    assert "give it to an Estimator" in problems_of(sagemaker_session=object())
+
+
+def test_a_repository_is_described_without_a_password() -> None:
+    secret = "s3cret"
+    text = problems_of(
+        git_config={
+            "repo": f"https://user:{secret}@example.org/x.git",
+            "token": secret,
+            "brnch": "main",
+            "commit": "--upload-pack=x",
+        },
+    )
+    assert secret not in text
+    assert "4 problems" in text
+    assert "credential helper" in text
+    assert "Did you mean 'branch'?" in text
+    assert "git_config: got []" in problems_of(git_config={})
+    outside = {"source_dir": "/etc", "entry_point": "../x.py", "dependencies": ["a/../../b"]}
+    text = problems_of(git_config={"repo": "https://example.org/x.git"}, **outside)
+    assert "3 problems" in text
+
+
+def test_code_in_a_repository_stays_relative_to_it() -> None:
+    config = {"repo": "https://example.org/x.git", "branch": "main"}
+    words = WORDS | {"source_dir": "src", "dependencies": ["lib"], "git_config": config}
+    spec = JobSpec.of(**words)
+    assert (spec.source_dir, spec.entry_point, spec.dependencies) == ("src", "train.py", ("lib",))
+    assert JobSpec.from_json(spec.to_json()) == spec
+
+
+def test_a_word_that_is_missing_is_told_without_the_others() -> None:
+    with pytest.raises(SpecError) as caught:
+        JobSpec.of(job_name="a", environment={"SECRET": "s3cret"})
+    assert "entry_point: got None; it is needed." in str(caught.value)
+    assert "s3cret" not in str(caught.value)
+
+
+GROUPS = [
+    {"InstanceGroupName": "gpus", "InstanceType": "ml.p4d.24xlarge", "InstanceCount": 2},
+    {"InstanceGroupName": "data", "InstanceType": "ml.c5.18xlarge", "InstanceCount": 3},
+]
+
+
+def test_groups_say_how_many_hosts_there_are() -> None:
+    spec = JobSpec.of(**WORDS, instance_groups=GROUPS)
+    assert (spec.instance_type, spec.instance_count) == ("ml.p4d.24xlarge", 5)
+    assert JobSpec.from_json(spec.to_json()) == spec
+
+
+def test_a_model_to_start_from_is_a_channel_more() -> None:
+    spec = JobSpec.of(**WORDS, inputs="s3://bucket/train", model_uri="s3://bucket/model.tar.gz")
+    assert [(item.channel, item.uri) for item in spec.inputs] == [
+        ("training", "s3://bucket/train"),
+        ("model", "s3://bucket/model.tar.gz"),
+    ]
+    assert spec.inputs[1].content_type == "application/x-sagemaker-model"
+    assert JobSpec.from_json(spec.to_json()) == spec
+    (only,) = JobSpec.of(
+        **WORDS, model_uri="s3://bucket/m.tar.gz", model_channel_name="base"
+    ).inputs
+    assert only.channel == "base"
+    assert "another model_channel_name" in problems_of(
+        inputs={"model": "s3://bucket/x"}, model_uri="s3://bucket/m.tar.gz"
+    )
 
 
 def test_words_for_sagemaker_alone_stand_among_the_others_and_are_copied() -> None:
@@ -193,8 +256,8 @@ def test_a_channel_may_be_an_object_of_sagemakers_sdk() -> None:
         "s3://bucket/kept",
         "ShardedByS3Key",
     )
-    other = TrainingInput("s3://bucket/train", HubAccessConfig={"HubContentArn": "x"})
-    assert "HubContentArn" in problems_of(inputs=other)
+    other = TrainingInput("s3://bucket/train", HubAccess={"HubContentArn": "x"})
+    assert "HubAccess.HubContentArn" in problems_of(inputs=other)
 
 
 def test_a_bool_is_no_number() -> None:

@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import Any
 
 from trcomp._version import __version__
+from trcomp.backends import sessions
 from trcomp.errors import BackendUnavailableError
 
 _DENIED = {"AccessDenied", "AccessDeniedException", "UnauthorizedOperation", "403"}
@@ -28,7 +29,7 @@ def client(service: str) -> Any:
         BackendUnavailableError: There is no region, or no such profile.
     """
     with told("reach AWS"):
-        return _client(service, tuple(sorted(_configuration())))
+        return _client(service, tuple(sorted(_configuration())), sessions.given())
 
 
 def code_of(error: Exception) -> str:
@@ -91,7 +92,7 @@ def _configuration() -> Iterator[tuple[str, str]]:
 
 
 @lru_cache(maxsize=8)
-def _client(service: str, configuration: tuple[tuple[str, str], ...]) -> Any:
+def _client(service: str, configuration: tuple[tuple[str, str], ...], session: Any) -> Any:
     # A client takes a tenth of a second to make. Another configuration is another client.
     import boto3
     from botocore.config import Config
@@ -104,4 +105,4 @@ def _client(service: str, configuration: tuple[tuple[str, str], ...]) -> Any:
         retries={"mode": "adaptive", "total_max_attempts": 8},
         user_agent_extra=f"trcomp/{__version__}",
     )
-    return boto3.session.Session().client(service, config=config)
+    return (session or boto3.session.Session()).client(service, config=config)

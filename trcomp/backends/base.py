@@ -82,7 +82,13 @@ class Plan(Frozen, ABC):
         return json.dumps(self.to_dict(), indent=2)
 
     def file_lines(self) -> list[str]:
-        """The files of the code, for a reader."""
+        """The files of the code, or where it comes from, for a reader."""
+        git = self.spec.git_config
+        if git is not None:
+            version = git.commit or git.branch or "its default branch"
+            return [f"code       {git.repo} at {version}, cloned as the job is submitted"]
+        if self.spec.source_uri is not None:
+            return [f"code       {self.spec.source_uri}, as it is there"]
         size = sum(file.size_bytes for file in self.files)
         lines = [f"code       {len(self.files)} files, {size} bytes"]
         return lines + [f"  {file.size_bytes:>10}  {file.destination}" for file in self.files]

@@ -12,7 +12,7 @@ from trcomp import contract, flags, s3
 from trcomp.backends import source
 from trcomp.backends.directory import jobs_directory
 from trcomp.backends.local_plan import HostPlan, InputLink, LocalPlan
-from trcomp.backends.settings import environment_problems, settings
+from trcomp.backends.settings import environment_problems, group_problems, instance_groups, settings
 from trcomp.env import executables
 from trcomp.errors import Problem, SpecError
 from trcomp.inputs import local_path
@@ -29,7 +29,10 @@ _REFUSED = {
 
 def problems(spec: JobSpec) -> list[Problem]:
     """What this backend cannot do of a spec."""
-    found = source.problems(spec)
+    found = [*source.problems(spec), *group_problems(spec)]
+    if spec.source_uri is not None:
+        allowed = "S3 is not supported yet; a local job takes a directory."
+        found.append(Problem("source_dir", spec.source_uri, allowed))
     places = {"output_path": spec.output_path, "checkpoint_s3_uri": spec.checkpoint_s3_uri}
     places |= {f"inputs[{item.channel!r}]": item.uri for item in spec.inputs}
     for field, uri in places.items():
@@ -127,13 +130,17 @@ def _cache_place(cache: str | os.PathLike[str] | None) -> str | None:
 def _contract(spec: JobSpec, host: str, hosts: tuple[str, ...]) -> contract.Contract:
     compiler = spec.compiler_config
     local = spec.checkpoint_local_path or contract.Checkpoints.local_path
+    groups = instance_groups(spec)
+    own = next((group for group in groups if host in group.hosts), None)
     return contract.Contract(
         job_name=spec.job_name,
         hosts=hosts,
         current_host=host,
         hyperparameters=spec.hyperparameters,
         settings=settings(spec, None if compiler is None else _cache_place(compiler.cache)),
-        instance_type=spec.instance_type,
+        instance_type=spec.instance_type if own is None else own.instance_type,
+        instance_groups=groups,
+        current_group=contract.DEFAULT_GROUP if own is None else own.name,
         network_interface_name="lo",
         channels=tuple(contract.Channel(i.channel, "File", i.content_type) for i in spec.inputs),
         checkpoints=contract.Checkpoints(local, spec.checkpoint_s3_uri)

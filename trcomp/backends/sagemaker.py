@@ -22,7 +22,8 @@ from trcomp import s3
 from trcomp.backends import bundle, results, sagemaker_logs
 from trcomp.backends.aws import client, code_of, told
 from trcomp.backends.base import Cursor, Plan
-from trcomp.backends.sagemaker_plan import NAME, SageMakerPlan, plan, problems, region
+from trcomp.backends.region import region
+from trcomp.backends.sagemaker_plan import NAME, SageMakerPlan, plan, problems
 from trcomp.backends.sagemaker_record import LONGEST_REASON, SageMakerRecord, to_record
 from trcomp.errors import (
     BackendUnavailableError,
@@ -62,7 +63,8 @@ def submit(plan: Plan) -> None:
     if plan.region is None:
         with told(f"submit {plan.handle}"):
             client("sagemaker")  # says that no region is set
-    _upload(plan)
+    if plan.spec.source_uri is None:
+        _upload(plan)
     with told(f"create {plan.handle}"), _refusals(plan):
         client("sagemaker").create_training_job(**plan.request)
 

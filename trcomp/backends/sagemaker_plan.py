@@ -10,16 +10,26 @@ from typing import Any
 
 from trcomp.backends import bundle, source
 from trcomp.backends.base import Plan, masked
-from trcomp.backends.sagemaker_request import Site, account, code_uri, problems_of, request
-from trcomp.backends.settings import environment_problems
+from trcomp.backends.region import region
+from trcomp.backends.sagemaker_image import frozen_image
+from trcomp.backends.sagemaker_request import (
+    Site,
+    account,
+    code_uri,
+    problems_of,
+    request,
+)
+from trcomp.backends.settings import environment_problems, ranked_groups
 from trcomp.contract import to_argv
 from trcomp.env import explain
 from trcomp.errors import Problem, SpecError
-from trcomp.images import instances
+from trcomp.images import frozen, instances
 from trcomp.spec import JobSpec
 
 NAME = "sagemaker"
 _SOME_DIGEST = "0" * 64
+_LATER = "DIGEST"
+"""Stands for the digest of code that is not on this machine yet."""
 _NO_REGION = "unknown: set AWS_DEFAULT_REGION, or a region in AWS's configuration"
 
 
@@ -49,15 +59,15 @@ class SageMakerPlan(Plan):
     def to_text(self) -> str:
         """The plan for a reader, secrets masked."""
         spec = self.spec
-        facts = _facts(spec.instance_type)
-        gpus = f", {facts.num_gpus} x {facts.gpu} each" if facts.num_gpus else ""
+        old = frozen_image(spec, self.region)
         lines = [
             f"job        {self.handle}",
             f"region     {self.region or _NO_REGION}",
-            f"hosts      {spec.instance_count} x {spec.instance_type}{gpus}",
+            *self._host_lines(),
             f"results    {self.results}",
             *self.file_lines(),
-            f"sent to    {self.code_uri}",
+            *([] if spec.source_uri else [f"sent to    {self.code_uri}"]),
+            *([] if old is None else [f"image      {old}: {frozen.NOTE}"]),
             "request    CreateTrainingJob",
             *(f"  {line}" for line in json.dumps(self._shown_request(), indent=2).splitlines()),
         ]
@@ -69,6 +79,22 @@ class SageMakerPlan(Plan):
             if ranks:
                 lines.append(f"  ranks     {', '.join(ranks)}; --json shows their variables")
         return "\n".join(lines)
+
+    def _host_lines(self) -> Iterator[str]:
+        spec = self.spec
+        groups = [
+            (g["InstanceCount"], g["InstanceType"], g["InstanceGroupName"]) for g in spec.groups
+        ]
+        preferences = spec.managed.get("instance_preferences", [])
+        first = [(spec.instance_count, spec.instance_type, "")]
+        others = [
+            (item.get("InstanceCount", spec.instance_count), item["InstanceType"], "or")
+            for item in preferences[1:]
+        ]
+        for count, kind, note in groups or [*first, *others]:
+            facts = _facts(kind)
+            gpus = f", {facts.num_gpus} x {facts.gpu} each" if facts.num_gpus else ""
+            yield f"hosts      {f'{note} ' if note else ''}{count} x {kind}{gpus}"
 
     def _shown_request(self) -> dict[str, Any]:
         shown = dict(self.request)
@@ -82,13 +108,15 @@ class SageMakerPlan(Plan):
         spec = self.spec
         own = {"TRAINING_JOB_NAME": self.job_name}
         own |= {"AWS_REGION": self.region} if self.region else {}
-        facts = _facts(spec.instance_type)
+        groups = ranked_groups(spec)
+        facts = _facts(groups[0].instance_type if groups else spec.instance_type)
         wanted = spec.environment.get("GPU_NUM_DEVICES", "")
         devices = int(wanted) if wanted.isdigit() else facts.num_gpus
         ranks: dict[str, list[dict[str, Any]]] = {}
         if spec.compiler_config is not None and devices is not None:
             for row in explain.table(
                 instance_count=spec.instance_count,
+                hosts=[host for group in groups for host in group.hosts],
                 num_devices=devices or 1,
                 device_kind="cpu" if facts.num_gpus == 0 else "gpu",
                 efa=bool(facts.efa_devices),
@@ -122,7 +150,7 @@ def plan(spec: JobSpec) -> SageMakerPlan:
     if found:
         raise SpecError(found)
     files = source.plan_files(spec)
-    digest = bundle.digest(files)
+    digest = bundle.digest(files) if spec.git_config is None else _LATER
     site = _site(spec, digest)
     return SageMakerPlan(
         backend=NAME,
@@ -134,15 +162,6 @@ def plan(spec: JobSpec) -> SageMakerPlan:
         digest=digest,
         request=request(spec, site),
     )
-
-
-def region() -> str | None:
-    """The region that boto3 would use: of the environment, or of the profile."""
-    # Here, not above: only a job in SageMaker needs it.
-    from botocore.session import get_session
-
-    found: str | None = get_session().get_config_variable("region")
-    return found
 
 
 def _site(spec: JobSpec, digest: str) -> Site:

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 from typing import Any
 
 from trcomp import limits, s3
 from trcomp.backends import bundle
-from trcomp.backends.settings import settings
+from trcomp.backends.sagemaker_fields import DEFAULT_MAX_RUN_SECONDS, FIELDS, word
+from trcomp.backends.sagemaker_image import environment, image, image_problems
+from trcomp.backends.settings import group_problems, settings
 from trcomp.contract import Contract, to_hyperparameters
 from trcomp.env import executables
 from trcomp.errors import Problem
-from trcomp.inputs import put, to_channel
-from trcomp.managed import NAMES
-from trcomp.spec import JobSpec
+from trcomp.inputs import local_path, put
+from trcomp.spec import JobSpec, copied
 
 SHAPE = "CreateTrainingJobRequest"
 CODE_CHANNEL = "code"
 """The channel that brings the code: the container itself needs no access to S3 for it."""
-ARCHIVE = f"/opt/ml/input/data/{CODE_CHANNEL}/{bundle.NAME}"
+_CODE = f"/opt/ml/input/data/{CODE_CHANNEL}"
 
 _SHOWN = 80
 """Characters of a value that is refused."""
@@ -35,37 +37,27 @@ class Site:
     code_uri: str
 
 
-@dataclass(frozen=True)
-class Field:
-    """A word of a job and the field of the request that it becomes."""
-
-    word: str
-    path: str
-    value: Callable[[JobSpec], Any] | None = None
-    """Gives the field's value; None: the word's own. A field without a value is not sent."""
-    note: str = ""
-    """For the reader of the table in the docs."""
-
-
 def request(spec: JobSpec, site: Site) -> dict[str, Any]:
     """The whole request. It is not checked: see `problems_of`."""
     values: dict[str, Any] = {}
     for field in FIELDS:
         value = word(spec, field.word) if field.value is None else field.value(spec)
         if value not in (None, [], {}, False):
-            put(values, field.path, value)
+            put(values, field.path, copied(value))
+    put(values, "AlgorithmSpecification.TrainingImage", image(spec, site.region))
+    if values["AlgorithmSpecification"]["TrainingImage"] is None:
+        del values["AlgorithmSpecification"]["TrainingImage"]
+    if variables := environment(spec, site.region):
+        values["Environment"] = variables
     values["HyperParameters"] = _hyperparameters(spec, site)
+    if hook := _hook(spec, site.region):
+        values["DebugHookConfig"] = hook
     put(values, "OutputDataConfig.S3OutputPath", results_base(spec, site.region))
     code: dict[str, Any] = {"ChannelName": CODE_CHANNEL, "InputMode": "File"}
     source = {"S3DataType": "S3Prefix", "S3Uri": site.code_uri}
     code["DataSource"] = {"S3DataSource": source | {"S3DataDistributionType": "FullyReplicated"}}
     values.setdefault("InputDataConfig", []).append(code)
     return values
-
-
-def word(spec: JobSpec, name: str) -> Any:
-    """The value of a word, wherever the spec keeps it."""
-    return spec.managed.get(name) if name in NAMES else getattr(spec, name)
 
 
 def results_base(spec: JobSpec, region: str | None) -> str:
@@ -82,7 +74,9 @@ def account(spec: JobSpec) -> str | None:
 
 
 def code_uri(spec: JobSpec, region: str | None, digest: str) -> str:
-    """Where the code of this digest is kept, whatever job it is for."""
+    """Where the code of this digest is kept, whatever job it is for; or where it lies already."""
+    if spec.source_uri is not None:
+        return spec.source_uri
     base = spec.managed.get("code_location") or results_base(spec, region)
     return f"{base.rstrip('/')}/trcomp/code/{digest}/{bundle.NAME}"
 
@@ -90,7 +84,7 @@ def code_uri(spec: JobSpec, region: str | None, digest: str) -> str:
 def problems_of(spec: JobSpec, site: Site) -> Iterator[Problem]:
     """Everything that SageMaker would refuse about a job, in the job's own words."""
     told = set()
-    for problem in _own_problems(spec):
+    for problem in _own_problems(spec, site):
         told.add(problem.field)
         yield problem
     # The words' own rules have told of each hyperparameter and variable, and reveal less; where
@@ -102,16 +96,16 @@ def problems_of(spec: JobSpec, site: Site) -> Iterator[Problem]:
             yield Problem(name, _shortened(fault.got), f"{fault.allowed} (Field {fault.path}.)")
 
 
-def _own_problems(spec: JobSpec) -> Iterator[Problem]:
+def _own_problems(spec: JobSpec, site: Site) -> Iterator[Problem]:
     """What the service's model does not say."""
     if account(spec) is None:
         allowed = "the ARN of the IAM role that the job acts as, arn:aws:iam::ACCOUNT:role/NAME."
         if spec.role and "/" not in spec.role and ":" not in spec.role:
             allowed += f" `aws iam get-role --role-name {spec.role}` shows it."
         yield Problem("role", spec.role, f"SageMaker needs {allowed}")
-    if not spec.managed.get("image_uri"):
-        allowed = "a container image with trcomp in it is needed: see docs/sagemaker.md."
-        yield Problem("image_uri", None, allowed)
+    yield from image_problems(spec, site.region)
+    yield from group_problems(spec)
+    yield from _preference_problems(spec)
     yield from _place_problems(spec)
     yield from _time_problems(spec)
     for item in spec.inputs:
@@ -125,6 +119,20 @@ def _own_problems(spec: JobSpec) -> Iterator[Problem]:
         yield Problem("compiler_config.cache", place, allowed)
 
 
+def _preference_problems(spec: JobSpec) -> Iterator[Problem]:
+    """What does not go together, by SageMaker's description of the field."""
+    preferences = spec.managed.get("instance_preferences")
+    others = ("instance_groups", "instance_placement_config", "use_spot_instances")
+    for other in others if preferences else ():
+        if spec.managed.get(other):
+            allowed = "it does not go with instance_preferences; leave out one of the two."
+            yield Problem(other, spec.managed.get(other), allowed)
+    counted = ["InstanceCount" in item for item in preferences or ()]
+    if any(counted) and not all(counted):
+        allowed = "either all of them have an InstanceCount or none has."
+        yield Problem("instance_preferences", preferences, allowed)
+
+
 def _place_problems(spec: JobSpec) -> Iterator[Problem]:
     places = {"output_path": spec.output_path, "checkpoint_s3_uri": spec.checkpoint_s3_uri}
     places |= {"code_location": spec.managed.get("code_location")}
@@ -132,6 +140,8 @@ def _place_problems(spec: JobSpec) -> Iterator[Problem]:
     for field, uri in places.items():
         if uri is None:
             continue
+        if local_path(uri) is None and not s3.is_url(uri):
+            continue  # A file system or a dataset.
         if not s3.is_url(uri):
             local, allowed = uri.removeprefix("file://"), "SageMaker needs s3://bucket/prefix."
             if field.startswith("inputs"):
@@ -159,7 +169,10 @@ def _time_problems(spec: JobSpec) -> Iterator[Problem]:
 
 def _hyperparameters(spec: JobSpec, site: Site) -> dict[str, str]:
     cache = spec.compiler_config.cache if spec.compiler_config else None
-    own = settings(spec, None if cache is None else str(cache), ARCHIVE)
+    name = PurePosixPath(s3.place(site.code_uri).prefix).name
+    packed = name.endswith((".tar.gz", ".tgz"))
+    submitted = f"{_CODE}/{name}" if packed else _CODE
+    own = settings(spec, None if cache is None else str(cache), submitted)
     host = Contract(
         job_name=spec.job_name,
         hosts=("algo-1",),
@@ -170,6 +183,14 @@ def _hyperparameters(spec: JobSpec, site: Site) -> dict[str, str]:
     )
     region = {} if site.region is None else {"sagemaker_region": f'"{site.region}"'}
     return to_hyperparameters(host) | region
+
+
+def _hook(spec: JobSpec, region: str | None) -> dict[str, Any]:
+    """The debugger's hook, its results beside those of the job."""
+    given = spec.managed.get("debugger_hook_config", False)
+    if given is False:
+        return {}
+    return {"S3OutputPath": results_base(spec, region)} | ({} if given is True else given)
 
 
 def _shortened(value: object) -> object:
@@ -185,87 +206,3 @@ def _word_of(path: str) -> str:
         if path == field.path or path.startswith((f"{field.path}.", f"{field.path}["))
     ]
     return max(above, key=lambda field: len(field.path)).word if above else "request"
-
-
-def _tags(spec: JobSpec) -> list[dict[str, str]]:
-    tags = spec.managed.get("tags", {})
-    if isinstance(tags, dict):
-        return [{"Key": key, "Value": value} for key, value in tags.items()]
-    return tags
-
-
-def _channels(spec: JobSpec) -> list[dict[str, Any]]:
-    return [to_channel(item) for item in spec.inputs]
-
-
-def _compression(spec: JobSpec) -> str | None:
-    return "NONE" if spec.managed.get("disable_output_compression") else None
-
-
-def _elsewhere(spec: JobSpec) -> None:
-    """A word that `request` itself puts where it belongs."""
-
-
-def _defaulting(name: str, default: object) -> Callable[[JobSpec], Any]:
-    return lambda spec: spec.managed.get(name, default)
-
-
-DEFAULT_MAX_RUN_SECONDS = 24 * 60 * 60
-_ALGORITHM = "AlgorithmSpecification"
-_IMAGE = f"{_ALGORITHM}.TrainingImageConfig"
-_SETTING = "HyperParameters.sagemaker_"
-
-FIELDS = (
-    Field("job_name", "TrainingJobName", note="`fit(job_name=…)`"),
-    Field("role", "RoleArn"),
-    Field("image_uri", f"{_ALGORITHM}.TrainingImage"),
-    Field("input_mode", f"{_ALGORITHM}.TrainingInputMode", _defaulting("input_mode", "File")),
-    Field("metric_definitions", f"{_ALGORITHM}.MetricDefinitions"),
-    Field("enable_sagemaker_metrics", f"{_ALGORITHM}.EnableSageMakerMetricsTimeSeries"),
-    Field("container_entry_point", f"{_ALGORITHM}.ContainerEntrypoint"),
-    Field("container_arguments", f"{_ALGORITHM}.ContainerArguments"),
-    Field("training_repository_access_mode", f"{_IMAGE}.TrainingRepositoryAccessMode"),
-    Field(
-        "training_repository_credentials_provider_arn",
-        f"{_IMAGE}.TrainingRepositoryAuthConfig.TrainingRepositoryCredentialsProviderArn",
-    ),
-    Field("instance_type", "ResourceConfig.InstanceType"),
-    Field("instance_count", "ResourceConfig.InstanceCount"),
-    Field("volume_size", "ResourceConfig.VolumeSizeInGB", _defaulting("volume_size", 30)),
-    Field("volume_kms_key", "ResourceConfig.VolumeKmsKeyId"),
-    Field("keep_alive_period_in_seconds", "ResourceConfig.KeepAlivePeriodInSeconds"),
-    Field("training_plan", "ResourceConfig.TrainingPlanArn"),
-    Field("instance_placement_config", "ResourceConfig.InstancePlacementConfig"),
-    Field(
-        "max_run",
-        "StoppingCondition.MaxRuntimeInSeconds",
-        _defaulting("max_run", DEFAULT_MAX_RUN_SECONDS),
-    ),
-    Field("max_wait", "StoppingCondition.MaxWaitTimeInSeconds"),
-    Field("use_spot_instances", "EnableManagedSpotTraining"),
-    Field("max_retry_attempts", "RetryStrategy.MaximumRetryAttempts"),
-    Field("subnets", "VpcConfig.Subnets"),
-    Field("security_group_ids", "VpcConfig.SecurityGroupIds"),
-    Field("enable_network_isolation", "EnableNetworkIsolation"),
-    Field("encrypt_inter_container_traffic", "EnableInterContainerTrafficEncryption"),
-    Field("inputs", "InputDataConfig", _channels, "`fit(inputs=…)`"),
-    Field("code_location", "InputDataConfig", _elsewhere, "where the channel `code` is kept"),
-    Field("output_kms_key", "OutputDataConfig.KmsKeyId"),
-    Field("disable_output_compression", "OutputDataConfig.CompressionType", _compression),
-    Field("output_path", "OutputDataConfig.S3OutputPath", _elsewhere),
-    Field("checkpoint_s3_uri", "CheckpointConfig.S3Uri"),
-    Field("checkpoint_local_path", "CheckpointConfig.LocalPath"),
-    Field("environment", "Environment"),
-    Field("tags", "Tags", _tags),
-    Field("enable_remote_debug", "RemoteDebugConfig.EnableRemoteDebug"),
-    Field("enable_infra_check", "InfraCheckConfig.EnableInfraCheck"),
-    Field("enable_session_tag_chaining", "SessionChainingConfig.EnableSessionTagChaining"),
-    Field("experiment_config", "ExperimentConfig", note="`fit(experiment_config=…)`"),
-    Field("hyperparameters", "HyperParameters", _elsewhere, "each value as JSON"),
-    Field("entry_point", f"{_SETTING}program", _elsewhere),
-    Field("source_dir", f"{_SETTING}submit_directory", _elsewhere, "the channel `code`"),
-    Field("container_log_level", f"{_SETTING}container_log_level", _elsewhere),
-    Field("compiler_config", f"{_SETTING}training_compiler_enabled", _elsewhere, "and its kin"),
-    Field("distribution", f"{_SETTING}pytorch_xla_multi_worker_enabled", _elsewhere),
-)
-"""Each word that a request is made of."""

@@ -37,6 +37,11 @@ def problems(spec: JobSpec) -> list[Problem]:
     found: list[Problem] = []
     if not spec.entry_point.endswith(".py"):
         found.append(Problem("entry_point", spec.entry_point, "a Python script, *.py, is needed."))
+    if spec.git_config is not None:  # Its files are known once it is cloned.
+        return found
+    if spec.source_uri is not None:
+        return found + _uri_problems(spec)
+    found += _dependency_problems(spec)
     if spec.source_dir is None:
         script = Path(spec.entry_point)
         if not script.is_file():
@@ -67,11 +72,46 @@ def plan_files(spec: JobSpec) -> tuple[FileCopy, ...]:
 
     Symbolic links are followed, so that the job does not depend on what they point at later.
     """
+    if spec.source_uri is not None or spec.git_config is not None:
+        return ()
     if spec.source_dir is None:
         path = Path(spec.entry_point)
-        return (_copy(path, path.name),)
-    root = Path(spec.source_dir)
-    return tuple(_copy(path, path.relative_to(root).as_posix()) for path in _walk(root))
+        files = [_copy(path, path.name)]
+    else:
+        files = _copies(Path(spec.source_dir))
+    for dependency in map(Path, spec.dependencies):
+        files += _copies(dependency, f"{dependency.name}/")
+    return tuple(sorted(files, key=lambda file: Path(file.destination)))
+
+
+def _copies(root: Path, prefix: str = "") -> list[FileCopy]:
+    """The files of a directory, or the one file."""
+    if root.is_file():
+        return [_copy(root, prefix.rstrip("/"))]
+    return [_copy(path, prefix + path.relative_to(root).as_posix()) for path in _walk(root)]
+
+
+def _dependency_problems(spec: JobSpec) -> list[Problem]:
+    """Each must be there, and have a name of its own: SageMaker's SDK v2 lets them collide."""
+    found = []
+    root = None if spec.source_dir is None else Path(spec.source_dir)
+    taken = {Path(spec.entry_point).name} if root is None else set()
+    for path in map(Path, spec.dependencies):
+        if not path.exists():
+            found.append(Problem("dependencies", str(path), "there is no such file or directory."))
+        elif path.name in taken or (root is not None and (root / path.name).exists()):
+            allowed = f"the job's code has a {path.name!r} already; rename one of the two."
+            found.append(Problem("dependencies", str(path), allowed))
+        taken.add(path.name)
+    return found
+
+
+def _uri_problems(spec: JobSpec) -> list[Problem]:
+    """What does not go with code that lies in S3 already."""
+    if not spec.dependencies:
+        return []
+    allowed = "code in S3 is taken as it is; put them there, or give a source_dir on this machine."
+    return [Problem("dependencies", list(spec.dependencies), allowed)]
 
 
 def _nearest_script(root: Path, entry_point: str) -> str | None:

@@ -22,7 +22,7 @@ _NAME_TIMEOUT_SECONDS = 900.0
 def discovered(
     contract: Contract, environ: Mapping[str, str], gpu_ids: Sequence[str] | None = None
 ) -> Topology:
-    """The job's topology; every host has as many devices as this one.
+    """The hosts that ranks run on; every one of them has as many devices as this one.
 
     Args:
         contract: The job as this host sees it.
@@ -33,19 +33,20 @@ def discovered(
         SpecError: The job asks for devices or groups that cannot be.
         MissingExtraError: There are GPUs, and nothing that lets JAX use them.
     """
-    types = sorted({group.instance_type for group in contract.instance_groups})
+    types = sorted({group.instance_type for group in contract.rank_groups})
     if len(types) > 1:
         allowed = "hosts of one instance type: ranks are counted alike on every host."
         raise SpecError([Problem("instance_groups", types, allowed)])
     found = gpus.found(environ) if gpu_ids is None else gpu_ids
     kind, count = devices(environ, found)
-    if kind == "gpu" and contract.settings.compiler_enabled:
+    ranked = contract.current_host in contract.rank_hosts
+    if kind == "gpu" and contract.settings.compiler_enabled and ranked:
         _require_plugin()
     addresses = _addresses(environ)
     interface = "lo" if _on_loopback(addresses.values()) else contract.network_interface_name
     known = Path("/sys/class/net", interface).exists()
     return uniform(
-        contract.hosts,
+        contract.rank_hosts,
         count,
         kind,
         addresses=addresses,

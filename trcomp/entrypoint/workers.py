@@ -45,9 +45,10 @@ class Site:
     unknown_flags: tuple[str, ...] = ()
 
     @property
-    def host_index(self) -> int:
-        """This host among the topology's hosts."""
-        return self.contract.hosts.index(self.contract.current_host)
+    def host_index(self) -> int | None:
+        """This host among the topology's hosts; None if `distribution` leaves it out."""
+        hosts, own = self.contract.rank_hosts, self.contract.current_host
+        return hosts.index(own) if own in hosts else None
 
     @property
     def log_dir(self) -> Path | None:
@@ -81,6 +82,8 @@ class Site:
 def plan_workers(site: Site) -> tuple[Worker, ...]:
     """The processes to start: one per device, or one for all without a compiler_config.
 
+    A host of a group that `distribution` leaves out runs the script once, and is no rank.
+
     Raises:
         SpecError: The entry point is missing or no Python script, or an argument or variable is
             one that the system cannot hand to a process.
@@ -89,6 +92,8 @@ def plan_workers(site: Site) -> tuple[Worker, ...]:
     _check_passable(site)
     _check_cache(site)
     enabled = site.contract.settings.compiler_enabled
+    if site.host_index is None:
+        return (_worker(site, script, None, (), enabled=False),)
     if enabled is None:
         variables = for_host(site.topology, site.host_index, efa=site.efa, user=job_environ(site))
         return (_worker(site, script, None, variables, enabled=True),)
@@ -192,9 +197,10 @@ def _worker(
         flags.JOB_NAME: site.contract.job_name,
         flags.REPORT_DIR: str(site.report_dir),
         flags.ERROR_FILE: str(error),
-        flags.TOPOLOGY: site.topology.to_json(),
-        flags.HOST_INDEX: str(site.host_index),
     }
+    if site.host_index is not None:
+        settings |= {flags.TOPOLOGY: site.topology.to_json()}
+        settings |= {flags.HOST_INDEX: str(site.host_index)}
     if site.shared_cache is not None:
         settings[flags.CACHE] = str(site.executables)
     elif site.contract.settings.compiler_cache is not None:

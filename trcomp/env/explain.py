@@ -24,6 +24,7 @@ def table(
     *,
     instance_count: int,
     num_devices: int,
+    hosts: Sequence[str] | None = None,
     device_kind: DeviceKind = "gpu",
     efa: bool = False,
     dialects: Sequence[str] = ("jax", "pjrt"),
@@ -37,6 +38,7 @@ def table(
     Args:
         instance_count: Hosts, named algo-1 and on as SageMaker names them.
         num_devices: Devices per host.
+        hosts: The names of the hosts that have ranks, if not all of the job's have.
         device_kind: What one rank runs on.
         efa: Whether the hosts have an Elastic Fabric Adapter.
         dialects: Whose variables; see `trcomp.env.variables.DIALECTS`.
@@ -46,7 +48,7 @@ def table(
         unknown_flags: Which of XLA's flags a jaxlib has not: `xla_flags.unknown` asks this one.
     """
     # Text order (algo-1, algo-10, algo-2), as SageMaker lists hosts: ranks follow from it.
-    names = sorted(f"algo-{number}" for number in range(1, instance_count + 1))
+    names = sorted(hosts or (f"algo-{number}" for number in range(1, instance_count + 1)))
     topology = uniform(names, num_devices, device_kind, network_interface=network_interface)
     unknown = unknown_flags(for_topology(topology, user or {}))
     return tuple(

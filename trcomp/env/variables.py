@@ -183,6 +183,11 @@ def for_host(
     return (*removed, *settled, *_proxies(topology, given), *_python(given))
 
 
+def for_xrt_host(topology: Topology, host_index: int, *, efa: bool = False) -> tuple[Variable, ...]:
+    """What a host of the Training Compiler's old images needs whose script starts the ranks."""
+    return tuple(_xrt(topology, topology.local_ranks(host_index)[0], efa))
+
+
 def applied(environ: Mapping[str, str], variables: Sequence[Variable]) -> dict[str, str]:
     """An environment after the variables were set and removed in it."""
     result = dict(environ)

@@ -1,0 +1,89 @@
+"""The image of a job in SageMaker: the user's, or one of the Training Compiler's frozen ones."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+
+from trcomp.backends.region import region as current_region
+from trcomp.backends.sagemaker_fields import word
+from trcomp.env.topology import uniform
+from trcomp.env.variables import for_xrt_host
+from trcomp.errors import Problem
+from trcomp.images import frozen, instances
+from trcomp.rules import LOCAL_TYPES
+from trcomp.spec import JobSpec
+
+
+def chosen_image(spec: JobSpec) -> str | None:
+    """`image`, in the region of now."""
+    return image(spec, current_region())
+
+
+def image_note(spec: JobSpec) -> str | None:
+    """What whoever gives versions, or a frozen image, should know; None if nothing."""
+    local, versions = spec.instance_type in LOCAL_TYPES, _versions(spec)
+    old = None if local else frozen_image(spec, current_region())
+    if old is not None:
+        return f"The image with {old}: {frozen.NOTE}"
+    if not versions:
+        return None
+    given = ", ".join(f"{name}={value!r}" for name, value in versions.items())
+    return f"{given}: no image is chosen by it; the job runs with what its image has."
+
+
+def image(spec: JobSpec, region: str | None) -> str | None:
+    """The image: the user's, or the frozen one that versions choose, or None."""
+    given, versions = spec.managed.get("image_uri"), _versions(spec)
+    if given or spec.compiler_config is None or not versions:
+        return given
+    chosen = frozen.of_versions(versions)
+    return None if chosen is None else chosen.uri(region)
+
+
+def frozen_image(spec: JobSpec, region: str | None) -> frozen.FrozenImage | None:
+    """The Training Compiler's image that the job runs in, None for any other."""
+    return frozen.of_uri(image(spec, region))
+
+
+def image_problems(spec: JobSpec, region: str | None) -> Iterator[Problem]:
+    """What is wrong with the image, or with a job in a frozen one."""
+    chosen, algorithm = image(spec, region), spec.managed.get("algorithm_arn")
+    versions = _versions(spec)
+    if chosen and algorithm:
+        yield Problem("algorithm_arn", algorithm, "it has an image; leave out one of the two.")
+    elif not chosen and not algorithm and versions and spec.compiler_config is not None:
+        yield frozen.problem(versions, region)
+    elif not chosen and not algorithm:
+        allowed = "a container image with trcomp in it is needed: see docs/sagemaker.md."
+        yield Problem("image_uri", None, allowed)
+    old = frozen_image(spec, region)
+    if old is None:
+        return
+    given = spec.distribution
+    if spec.pytorchxla and not old.spawns:
+        allowed = "images before PyTorch 1.11 have no such launcher; leave it out."
+        yield Problem("distribution", given, allowed)
+    if spec.instance_count > 1 and old.spawns and not spec.pytorchxla:
+        allowed = "several hosts of a frozen image need {'pytorchxla': {'enabled': True}}."
+        yield Problem("distribution", given, allowed)
+    if spec.compiler_config is not None and spec.compiler_config.cache is not None:
+        allowed = "a frozen image keeps no executables; leave it out."
+        yield Problem("compiler_config.cache", str(spec.compiler_config.cache), allowed)
+
+
+def _versions(spec: JobSpec) -> dict[str, str]:
+    return {name: str(word(spec, name)) for name in frozen.WORDS if word(spec, name) is not None}
+
+
+def environment(spec: JobSpec, region: str | None) -> dict[str, str]:
+    """The user's variables, and what a frozen image on one host lacks; the user's own win."""
+    old = frozen_image(spec, region)
+    if old is None or not old.spawns or spec.pytorchxla or spec.instance_count > 1:
+        return spec.environment
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        facts = instances.facts(spec.instance_type)
+    topology = uniform(["algo-1"], facts.num_gpus or 1, "gpu" if facts.num_gpus else "cpu")
+    computed = for_xrt_host(topology, 0, efa=bool(facts.efa_devices))
+    return {v.name: v.value for v in computed if v.value is not None} | spec.environment
