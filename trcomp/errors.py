@@ -4,6 +4,7 @@ TrcompError
 ├── SpecError                  64  a job's description is wrong; holds every problem at once
 ├── OutOfScopeError            64  what SDK v2's estimators could beyond training
 ├── BackendUnavailableError    69  what should run the job cannot (no engine, no devices)
+│   ├── QuotaError             69  the AWS account may have no (more) instances of that type
 │   └── MissingExtraError      69  a package of an optional extra is not installed
 ├── ContractError              78  the files under /opt/ml are missing or broken
 ├── JobError
@@ -93,6 +94,10 @@ class BackendUnavailableError(TrcompError):
     """What should run the job cannot."""
 
     exit_code = 69
+
+
+class QuotaError(BackendUnavailableError):
+    """The AWS account may have no more instances of the job's type. Nothing was started."""
 
 
 class MissingExtraError(BackendUnavailableError, ImportError):

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Self, Unpack
 
 from trcomp import backends, limits, out_of_scope, rules
+from trcomp import retries as again
 from trcomp.backends import git, sessions
 from trcomp.backends.base import Plan
 from trcomp.backends.sagemaker_image import chosen_image, image_note
@@ -139,6 +140,8 @@ class Estimator:
         logs: str | bool = "All",
         job_name: str | None = None,
         experiment_config: Mapping[str, str] | None = None,
+        *,
+        retries: int = 0,
     ) -> None:
         """Run one job; `latest_training_job` is its handle.
 
@@ -151,6 +154,8 @@ class Estimator:
             logs: "All" or "Training" show what the workers print, "None" only the job's stages.
             job_name: None: base_job_name (or the script's name) and the time.
             experiment_config: SageMaker's ``ExperimentName``, ``TrialName`` and so on.
+            retries: How often the job is started anew, as ``NAME-2`` and so on, if its script
+                fails; each try finds the checkpoints of the one before at checkpoint_s3_uri.
 
         Raises:
             SpecError: Nothing was started.
@@ -162,16 +167,18 @@ class Estimator:
             allowed = "'All', 'Training', 'Rules' or 'None' is needed."
             raise SpecError([Problem("logs", logs, allowed, near)])
         plan = self.plan(inputs, job_name, experiment_config)
-        job = Job(plan.handle, self._session)
-        backend = sessions.bound(backends.named(plan.backend), self._session)
+        found = again.problems(retries, plan.spec, wait)
+        if found:
+            raise SpecError(found)
 
-        def submit() -> None:
+        def submit(plan: Plan) -> None:
+            backend = sessions.bound(backends.named(plan.backend), self._session)
             with git.cloned(plan.spec) as spec:
                 backend.submit(plan if spec is plan.spec else backend.plan(spec))
-            self.latest_training_job = job
+            self.latest_training_job = Job(plan.handle, self._session)
 
         if not wait:
-            submit()
+            submit(plan)
             return
         # Here, not above: rich is needed only to show a job.
         from rich.console import Console
@@ -180,7 +187,14 @@ class Estimator:
 
         config = plan.spec.compiler_config
         compiles = config is None or config.enabled
-        follow.run(job, submit, Console(), show_logs=_LOGS[logs], compiles=compiles)
+        console = Console()
+
+        def show(plan: Plan) -> None:
+            job = Job(plan.handle, self._session)
+            shown = {"show_logs": _LOGS[logs], "compiles": compiles}
+            follow.run(job, lambda: submit(plan), console, **shown)
+
+        again.run(plan, retries, show)
 
     def plan(
         self,

@@ -100,6 +100,12 @@ JOB_ONLY = (
 # The client.
 HOME = Flag("TRCOMP_HOME", "", "Where job directories live; default ~/.local/share/trcomp.")
 
+PRICES = Flag(
+    "TRCOMP_PRICES",
+    "",
+    "TOML file with the hourly prices of instance types, for plans and running jobs.",
+)
+
 # The runtime.
 EAGER = Flag(
     "TRCOMP_EAGER", False, "1 runs each operator at once: errors at the script's own line."

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import re
+import sys
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext, suppress
-from datetime import datetime
+from contextlib import suppress
+from datetime import UTC, datetime
 from typing import Any
 
 from rich.console import Console
-from rich.status import Status
 from rich.text import Text
 
+from trcomp import panel
 from trcomp.backends.base import Cursor, JobRecord, JobStatus, Transition
 from trcomp.errors import JobError, JobNotFoundError
 from trcomp.job import Job, raise_for_outcome
+from trcomp.line_metrics import LineMetrics
 
 _COLOURS = {
     JobStatus.COMPLETED: "green",
@@ -40,7 +42,10 @@ _TOLD_FROM = 3
 def run(
     job: Job, submit: Callable[[], None], console: Console, *, show_logs: bool, compiles: bool
 ) -> JobRecord:
-    """Submit a job and show it until it has ended. Ctrl-C stops it and all its processes.
+    """Submit a job and show it until it has ended.
+
+    Ctrl-C stops it and all its processes; on a terminal it asks first whether a job that runs
+    elsewhere is to go on.
 
     Args:
         job: The job.
@@ -52,25 +57,57 @@ def run(
     Raises:
         JobFailedError: The job failed.
         JobStoppedError: The job was stopped.
-        KeyboardInterrupt: After Ctrl-C, when the job has been stopped.
+        KeyboardInterrupt: After Ctrl-C, when the job has been stopped, or is to go on alone.
     """
     view = _View(job, console, show_logs, compiles)
     try:
-        with _spinner(console):
+        with panel.opened(console):
             submit()
-        record = view.until_end()
+        record = _watched(job, view, console)
     except KeyboardInterrupt:
-        with suppress(JobNotFoundError):
-            _stop(job, view, console)
+        if not view.left:
+            with suppress(JobNotFoundError):
+                _stop(job, view, console)
         raise
-    _summarise(job, record, console)
+    _summarise(job, record, console, view.metrics.latest)
     raise_for_outcome(record)
     return record
 
 
-def _summarise(job: Job, record: JobRecord, console: Console) -> None:
-    """Print what an ended job did, how fast, and where its results are."""
-    rows = _result_rows(record)
+def _watched(job: Job, view: _View, console: Console) -> JobRecord:
+    """The record of a job once it has ended, shown until then."""
+    while True:
+        try:
+            return view.until_end()
+        except KeyboardInterrupt:
+            if not (job.remote and console.is_terminal and sys.stdin.isatty()):
+                raise
+        answer = _answer(job, console)
+        if answer == "stop":
+            raise KeyboardInterrupt
+        if answer == "detach":
+            view.left = True
+            _say(f"{job.handle} goes on; `trcomp logs -f {job.handle}` follows it.", console)
+            raise KeyboardInterrupt
+
+
+def _answer(job: Job, console: Console) -> str:
+    """What is to become of a job that is no longer watched; another Ctrl-C stops it."""
+    question = f"{job.handle} runs on. [s]top it, [d]etach and let it run, or Enter to watch on? "
+    try:
+        text = console.input(Text(question)).strip().lower()
+    except KeyboardInterrupt:
+        return "stop"
+    except EOFError:
+        return "detach"
+    return {"s": "stop", "d": "detach"}.get(text[:1], "watch")
+
+
+def _summarise(job: Job, record: JobRecord, console: Console, metrics: str) -> None:
+    """Print what an ended job did, how fast, what it cost, and where its results are."""
+    rows = record.details(datetime.now(UTC)) + _result_rows(record)
+    if metrics:
+        rows = [("metrics", metrics), *rows]
     if record.status is not JobStatus.FAILED:
         rows = report_rows(job.report()["totals"]) + rows
     width = max(len(name) for name, _ in rows)
@@ -135,14 +172,19 @@ class _View:
         self.silent = True
         """Whether no worker's line has been shown yet."""
         self.cursor: Cursor = {}
+        self.left = False
+        """Whether the job is to go on without anybody watching."""
+        self.metrics = LineMetrics({})
 
     def until_end(self) -> JobRecord:
         """Show everything new, again and again, until the job has ended."""
-        with _spinner(self.console) as spinner:
+        with panel.opened(self.console) as below:
             while True:
                 record = self.job.record()
                 steps = record.transitions
-                _show_activity(spinner, self._activity(record.status))
+                if not self.metrics.values:
+                    self.metrics = LineMetrics(record.metric_definitions)
+                below.show(self._activity(record))
                 # What a worker printed follows the news that it runs, and precedes that of its end.
                 self._show_stages(steps, _WITH_LINES)
                 if self._show_lines(record.status.ended):
@@ -156,14 +198,18 @@ class _View:
         if not self.show_logs:
             return False
         lines, self.cursor = self.job.read_logs(self.cursor, final=final)
+        self.metrics.read(lines)
         for line in lines:
             # As it is: a worker's line may hold brackets and its own colours.
             self.console.out(line, highlight=False)
             self.silent = self.silent and _OWN_LINE.match(line) is not None
         return bool(lines)
 
-    def _activity(self, state: JobStatus) -> str | None:
-        """What goes on while nothing is printed; None while lines come, and at the end."""
+    def _activity(self, record: JobRecord) -> str | Text | None:
+        """What goes on: of a job elsewhere all there is to know, of one here what it waits for."""
+        state = record.status
+        if self.job.remote and not state.ended:
+            return panel.job_text(record, self.metrics.latest)
         if state is JobStatus.TRAINING and self.show_logs:
             why = " (the first step compiles)" if self.compiles else ""
             return f"{state}: waiting for the first line{why} …" if self.silent else None
@@ -188,22 +234,6 @@ def _stop(job: Job, view: _View, console: Console) -> None:
         with suppress(JobError):
             job.wait()
     _say(f"{job.handle}: {job.status()}. No process of it is left.", console)
-
-
-def _spinner(console: Console) -> AbstractContextManager[Status | None]:
-    """What turns while a job is waited for; nothing where there is no terminal."""
-    text = f"{JobStatus.PREPARING} …"
-    return console.status(text) if console.is_terminal else nullcontext()
-
-
-def _show_activity(spinner: Status | None, text: str | None) -> None:
-    if spinner is None:
-        return
-    if text is None:
-        spinner.stop()
-    else:
-        spinner.update(text)
-        spinner.start()
 
 
 def _say(text: str | Text, console: Console) -> None:

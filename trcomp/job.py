@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from pathlib import Path
 from typing import Any, Self
 
 from trcomp import backends
@@ -16,6 +17,7 @@ from trcomp.errors import (
     JobStoppedError,
     JobTimeoutError,
 )
+from trcomp.line_metrics import LineMetrics
 
 
 class Job:
@@ -52,6 +54,11 @@ class Job:
         """How long to wait before the job is looked at again: a service wants fewer looks."""
         return self._backend.POLL_SECONDS
 
+    @property
+    def remote(self) -> bool:
+        """Whether the job runs elsewhere than on this machine."""
+        return self._backend.REMOTE
+
     def record(self) -> JobRecord:
         """All that is known of the job now."""
         return self._backend.describe(self.name)
@@ -60,7 +67,8 @@ class Job:
         """`record` as JSON values: states with their times (UTC), places, cause of a failure."""
         record = self.record()
         values: dict[str, Any] = record.model_dump(mode="json")
-        return {"handle": record.handle, "status": str(record.status)} | values
+        own = {"handle": record.handle, "status": str(record.status), "links": record.links}
+        return own | values
 
     def status(self) -> JobStatus:
         """The job's state now. It compares equal to its text: ``job.status() == "Completed"``."""
@@ -86,6 +94,22 @@ class Job:
     def read_logs(self, cursor: Cursor, final: bool = False) -> tuple[list[str], Cursor]:
         """The next lines after a cursor ({} is the beginning) and the cursor after them."""
         return self._backend.read_logs(self.name, cursor, final)
+
+    def metrics(self) -> dict[str, list[float]]:
+        """The values of each of the job's metric_definitions in its lines so far, in order."""
+        found = LineMetrics(self.record().metric_definitions)
+        found.read(self.logs())
+        return found.values
+
+    def download(
+        self, directory: str | Path, which: Collection[str] = ("model", "output")
+    ) -> list[Path]:
+        """Write the job's model.tar.gz and output.tar.gz into a directory, as far as there are any.
+
+        Returns:
+            The files written.
+        """
+        return self._backend.download(self.name, Path(directory), which)
 
     def wait(self, timeout: float | None = None) -> JobStatus:
         """Wait until the job has ended.
@@ -169,6 +193,7 @@ def raise_for_outcome(record: JobRecord) -> None:
     text = f"{record.handle}: {who} failed, exit code {failure.exit_code}: {failure.message}"
     # Where there is no traceback the last lines are all there is to see.
     detail = failure.traceback or "\n".join(failure.last_lines)
+    log = f", {record.links['log']} its log" if "log" in record.links else ""
     kind = JobCapacityError if failure.no_capacity else JobFailedError
     raise kind(
         f"{text}\n\n{detail}\n" if detail else text,
@@ -178,5 +203,5 @@ def raise_for_outcome(record: JobRecord) -> None:
         rank=failure.rank,
         traceback=failure.traceback,
         last_lines=failure.last_lines,
-        hint=f"`trcomp logs {record.typed}` shows all lines; {record.place} holds the job.",
+        hint=f"`trcomp logs {record.typed}` shows all lines; {record.place} holds the job{log}.",
     )

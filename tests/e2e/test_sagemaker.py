@@ -373,7 +373,7 @@ def test_a_busy_service_is_asked_again(sagemaker: SageMaker, tmp_path: Path) -> 
             "sagemaker:CreateTrainingJob on resource: arn:aws:sagemaker:x because no policy",
             "Allow arn:aws:iam::123456789012:user/me the action sagemaker:CreateTrainingJob on",
         ),
-        ("S3.PUT", "AccessDenied", "Access Denied", "Allow these credentials the action PutObject"),
+        ("S3.PUT", "AccessDenied", "Access Denied", "the action s3:PutObject"),
         ("CreateTrainingJob", "ExpiredTokenException", "expired", "Renew the credentials"),
         (
             "CreateTrainingJob",
@@ -398,7 +398,7 @@ def test_credentials_that_expire_while_a_job_is_watched_say_how_to_go_on(
 ) -> None:
     job = estimator(tmp_path, sagemaker, "print('hello')")
     job.fit(wait=False, job_name="watched")
-    sagemaker.refuse("DescribeTrainingJob", "ExpiredTokenException", "expired")
+    sagemaker.refuse("DescribeTrainingJob", "ExpiredTokenException", "expired", times=4)
     with pytest.raises(BackendUnavailableError, match="trcomp logs -f sagemaker://watched"):
         job_of(job).wait()
     assert job_of(job).wait(60) == "Completed"
@@ -457,11 +457,9 @@ def test_a_configuration_that_leads_nowhere_is_told(
 
 
 def test_no_capacity_is_an_error_of_its_own(sagemaker: SageMaker, tmp_path: Path) -> None:
-    job = estimator(tmp_path, sagemaker, "print('hello')")
-    job.fit(job_name="scarce", logs=False)
-    sagemaker.control.jobs["scarce"].fail("CapacityError: Unable to provision ml.m5.large.")
+    sagemaker.no_capacity.add("ml.m5.large")
     with pytest.raises(JobCapacityError, match="Unable to provision"):
-        job_of(job).wait()
+        estimator(tmp_path, sagemaker, "print()").fit(logs=False)
 
 
 def test_data_that_is_not_there_fails_the_job_with_sagemakers_words(

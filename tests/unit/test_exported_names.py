@@ -34,6 +34,7 @@ def test_exported_names() -> None:
         "OutOfScopeError",
         "Plan",
         "Problem",
+        "QuotaError",
         "SpecError",
         "TrainingCompilerConfig",
         "TrcompError",
@@ -76,7 +77,8 @@ def test_fit_has_sagemakers_signature() -> None:
     parameters = inspect.signature(trcomp.Estimator.fit).parameters
     defaults = {name: p.default for name, p in parameters.items() if name != "self"}
     assert defaults == {"inputs": None, "wait": True, "logs": "All", "job_name": None} | {
-        "experiment_config": None
+        "experiment_config": None,
+        "retries": 0,
     }
 
 
@@ -135,6 +137,7 @@ def test_exit_codes() -> None:
         "JobStoppedError": 143,
         "JobTimeoutError": 75,
         "MissingExtraError": 69,
+        "QuotaError": 69,
         "OutOfScopeError": 64,
         "SpecError": 64,
         "TrcompError": 70,

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import io
+import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from rich.console import Console
 from rich.status import Status
 
-from trcomp import Job, JobStatus, JobStoppedError, follow
+from trcomp import Job, JobStatus, JobStoppedError, follow, panel
 from trcomp.backends import process
 from trcomp.backends.base import JobRecord
 from trcomp.backends.record import ProcessRecord
@@ -111,18 +114,108 @@ def test_without_lines_a_terminal_says_that_it_trains(
     assert activities == ["Training …", "Uploading …"]
 
 
+class InterruptedJob(ScriptedJob):
+    """A job that somebody watches who presses Ctrl-C once."""
+
+    stopped = False
+    pressed = False
+
+    def record(self) -> JobRecord:
+        if not self.pressed:
+            self.pressed = True
+            raise KeyboardInterrupt
+        return super().record()
+
+    def stop(self) -> None:
+        self.stopped = True
+
+
+@pytest.mark.parametrize(
+    ("typed", "stopped", "told"),
+    [
+        ("s", True, "scripted: Stopped."),
+        ("d", False, "scripted goes on; `trcomp logs -f process://scripted` follows it."),
+        (EOFError(), False, "goes on"),
+        (KeyboardInterrupt(), True, "Stopped."),
+    ],
+)
+def test_on_a_terminal_ctrl_c_asks_what_is_to_become_of_a_job_elsewhere(
+    typed: str | BaseException,
+    stopped: bool,
+    told: str,
+    tmp_path: Path,
+    activities: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    console, job = elsewhere(tmp_path, [typed], monkeypatch)
+    with pytest.raises(KeyboardInterrupt):
+        follow.run(job, lambda: None, console, show_logs=True, compiles=True)
+    assert job.stopped is stopped
+    assert told in console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_whoever_watches_on_sees_the_rest(
+    tmp_path: Path, activities: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    console, job = elsewhere(tmp_path, [""], monkeypatch)
+    with pytest.raises(JobStoppedError):
+        follow.run(job, lambda: None, console, show_logs=True, compiles=True)
+    assert not job.stopped
+    assert "[rank 0] [red]as it is\n" in console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_without_a_terminal_ctrl_c_stops_a_job_elsewhere(
+    tmp_path: Path, activities: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, job = elsewhere(tmp_path, [], monkeypatch)
+    console = Console(file=io.StringIO(), width=40)
+    with pytest.raises(KeyboardInterrupt):
+        follow.run(job, lambda: None, console, show_logs=True, compiles=True)
+    assert job.stopped
+
+
+def elsewhere(
+    place: Path, answers: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> tuple[Console, InterruptedJob]:
+    """A terminal, and a job elsewhere that is interrupted there, where these answers are typed."""
+    monkeypatch.setattr(process, "REMOTE", True)
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: True))
+    typed = iter(answers)
+
+    def answer(*prompt: object) -> str:
+        text = next(typed)
+        if isinstance(text, BaseException):
+            raise text
+        return str(text)
+
+    monkeypatch.setattr("builtins.input", answer)
+    console = Console(file=io.StringIO(), force_terminal=True, width=120)
+    return console, InterruptedJob(place, JobStatus.STOPPED)
+
+
+def test_a_notebook_has_one_output_that_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[str] = []
+
+    def display(bundle: dict[str, str], **how: object) -> Any:
+        assert how == {"raw": True, "display_id": True}
+        shown.append(bundle["text/plain"])
+        return SimpleNamespace(update=lambda new, raw: shown.append(new["text/plain"]))
+
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "IPython.display", SimpleNamespace(display=display))
+    console = Console(file=io.StringIO(), force_jupyter=True)
+    with panel.opened(console) as below:
+        below.show("Starting …")
+        below.show(panel.job_text(ScriptedJob(tmp_path, JobStatus.STOPPED).record(), "loss 0.5"))
+        below.show(None)
+    assert shown[0] == "Starting …"
+    assert shown[1].startswith("Training for 0:00, 0:00 in all\nmetrics  loss 0.5")
+    assert shown[2] == ""
+
+
 def test_ctrl_c_stops_the_job_and_names_it_plainly(tmp_path: Path, activities: list[str]) -> None:
-    class InterruptedJob(ScriptedJob):
-        stopped = False
-
-        def record(self) -> JobRecord:
-            if not self.stopped:
-                raise KeyboardInterrupt
-            return super().record()
-
-        def stop(self) -> None:
-            self.stopped = True
-
     console = Console(file=io.StringIO(), force_terminal=True, width=40)
     job = InterruptedJob(tmp_path, JobStatus.STOPPED)
     with pytest.raises(KeyboardInterrupt):

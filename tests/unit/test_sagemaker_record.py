@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -122,3 +123,75 @@ def test_failures_without_a_script_in_them(reason: str, shown: str, kind: type) 
     error = failed(reason)
     assert shown in str(error)
     assert type(error) is kind
+
+
+def test_a_running_job_says_on_what_it_runs_what_it_costs_so_far_and_where_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = tmp_path / "prices.toml"
+    table.write_text(
+        'as_of = "2026-11-01"\nregion = "eu-west-1"\n'
+        '[prices]\n"ml.m5.large" = {on_demand = 0.5, spot = 0.25}\n'
+    )
+    monkeypatch.setenv("TRCOMP_PRICES", str(table))
+    given = description("Training", TrainingStartTime=BEGIN, EnableManagedSpotTraining=True)
+    found = to_record(given)
+    now = BEGIN + timedelta(hours=3)
+    assert found.details(now) == [
+        ("instances", "2 x ml.m5.large, spot"),
+        ("billed", "10800 s each"),
+        ("cost", "about $1.50, at prices of 2026-11-01"),
+    ]
+    assert found.links["log"].endswith(
+        "/cloudwatch/home?region=eu-west-1#logsV2:log-groups/log-group/"
+        "$252Faws$252Fsagemaker$252FTrainingJobs$3FlogStreamNameFilter$3Djob$252F"
+    )
+    assert found.links["results"].endswith(
+        "/s3/buckets/bucket?region=eu-west-1&prefix=out/job/output/"
+    )
+    monkeypatch.delenv("TRCOMP_PRICES")
+    assert [name for name, _ in found.details(now)] == ["instances", "billed"]
+
+
+def test_what_is_billed_in_the_end_is_sagemakers_own_count() -> None:
+    found = to_record(description("Training", "Completed", status="Completed"))
+    assert [name for name, _ in found.details(BEGIN)] == ["instances"]
+    ended = description("Training", "Completed", status="Completed", BillableTimeInSeconds=61)
+    assert ("billed", "61 s each") in to_record(ended).details(BEGIN)
+
+
+@pytest.mark.parametrize(
+    ("resources", "shown"),
+    [
+        ({"InstancePreferences": [{"InstanceType": "a"}, {"InstanceType": "b"}]}, "1 x a or b"),
+        (
+            {
+                "InstancePreferences": [{"InstanceType": "a"}, {"InstanceType": "b"}],
+                "SelectedInstanceType": "b",
+                "SelectedInstanceCount": 4,
+            },
+            "4 x b",
+        ),
+        (
+            {
+                "InstanceGroups": [
+                    {"InstanceType": "a", "InstanceCount": 1},
+                    {"InstanceType": "b", "InstanceCount": 2},
+                ]
+            },
+            "3 x a + b",
+        ),
+    ],
+)
+def test_instances_of_several_types(resources: dict[str, Any], shown: str) -> None:
+    found = to_record(description("Training", ResourceConfig=resources))
+    assert found.details(BEGIN)[0] == ("instances", shown)
+
+
+def test_a_download_that_is_denied_names_the_role() -> None:
+    role = "arn:aws:iam::123456789012:role/R"
+    reason = "ClientError: Data download failed: An error occurred (AccessDenied)"
+    given = description("Training", status="Failed", FailureReason=reason, RoleArn=role)
+    failure = to_record(given).failure
+    assert failure is not None
+    assert role in failure.message

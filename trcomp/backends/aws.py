@@ -4,20 +4,33 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 from trcomp._version import __version__
 from trcomp.backends import sessions
 from trcomp.errors import BackendUnavailableError
 
+T = TypeVar("T")
+
+RENEWAL_SECONDS: tuple[float, ...] = (1.0, 5.0, 15.0)
+"""How long to wait before credentials that expired are looked for again, each time."""
 _DENIED = {"AccessDenied", "AccessDeniedException", "UnauthorizedOperation", "403"}
 _EXPIRED = {"ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRefreshRequired"}
 _UNKNOWN_KEY = {"InvalidClientTokenId", "UnrecognizedClientException", "InvalidAccessKeyId"}
 _NO_CREDENTIALS = "Set AWS_PROFILE, or sign in with `aws configure` or `aws sso login`."
 _NO_REGION = "Set AWS_DEFAULT_REGION, or a region in AWS's configuration."
+# S3 does not say which action it denies to whom.
+_S3_ACTIONS = {
+    "HeadBucket": "s3:ListBucket",
+    "HeadObject": "s3:GetObject",
+    "ListObjectsV2": "s3:ListBucket",
+    "GetObject": "s3:GetObject",
+    "PutObject": "s3:PutObject",
+}
 # AWS's own words: User: arn:… is not authorized to perform: s3:PutObject on resource: arn:…
 _WHO = re.compile(r"(arn:\S+) is not authorized to perform: (\S+)(?: on resource: (\S+))?")
 
@@ -35,6 +48,25 @@ def client(service: str) -> Any:
 def code_of(error: Exception) -> str:
     """AWS's own name for an error of a call."""
     return str(getattr(error, "response", {}).get("Error", {}).get("Code", ""))
+
+
+def renewed(call: Callable[[], T]) -> T:
+    """What a call gives; where the credentials have expired, with those that are there a bit later.
+
+    Whoever waits for a job may wait longer than credentials last, and sign in again meanwhile.
+    """
+    from botocore.exceptions import ClientError
+
+    for pause in RENEWAL_SECONDS:
+        try:
+            return call()
+        except ClientError as error:
+            if code_of(error) not in _EXPIRED:
+                raise
+        # A new client reads the credentials anew.
+        _client.cache_clear()
+        time.sleep(pause)
+    return call()
 
 
 @contextmanager
@@ -76,7 +108,8 @@ def _refusal(error: Any, purpose: str, hint: str | None) -> BackendUnavailableEr
     message = f"Could not {purpose}: {error.operation_name}: {code}: {text}"
     if code in _DENIED:
         who = _WHO.search(text)
-        actor, action = who.group(1, 2) if who else ("these credentials", error.operation_name)
+        action = _S3_ACTIONS.get(error.operation_name, error.operation_name)
+        actor, action = who.group(1, 2) if who else (_caller(), action)
         place = f" on {who[3]}" if who and who[3] else ""
         return BackendUnavailableError(message, f"Allow {actor} the action {action}{place} in IAM.")
     if code in _EXPIRED:
@@ -85,6 +118,16 @@ def _refusal(error: Any, purpose: str, hint: str | None) -> BackendUnavailableEr
     if code in _UNKNOWN_KEY:
         return BackendUnavailableError(message, _NO_CREDENTIALS)
     return BackendUnavailableError(message, hint)
+
+
+def _caller() -> str:
+    """Whose credentials these are, as far as AWS says so."""
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    with suppress(BotoCoreError, ClientError):
+        arn: str = client("sts").get_caller_identity()["Arn"]
+        return arn
+    return "these credentials"
 
 
 def _configuration() -> Iterator[tuple[str, str]]:

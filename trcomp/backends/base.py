@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
@@ -136,6 +136,8 @@ class JobRecord(Frozen, ABC):
     """URI of model.tar.gz, None if the job saved no model (yet)."""
     output: str | None = None
     """URI of output.tar.gz."""
+    metric_definitions: dict[str, str] = {}
+    """Of each metric that its lines hold, the pattern whose first group is a value of it."""
 
     @property
     def handle(self) -> str:
@@ -158,6 +160,15 @@ class JobRecord(Frozen, ABC):
         return None
 
     @property
+    def links(self) -> dict[str, str]:
+        """Pages about the job, by what they show."""
+        return {}
+
+    def details(self, now: datetime) -> list[tuple[str, str]]:
+        """What else a reader wants to know of the job, by name: on what it runs, what it costs."""
+        return []
+
+    @property
     def status(self) -> JobStatus:
         """The state entered last."""
         return self.transitions[-1].status
@@ -177,6 +188,8 @@ class Backend(Protocol):
 
     POLL_SECONDS: float
     """How long to wait before a job is looked at again."""
+    REMOTE: bool
+    """Whether jobs run elsewhere, so that who stops watching one may want it to go on."""
 
     def problems(self, spec: JobSpec) -> list[Problem]:
         """What this backend cannot do of a spec, beyond what every job must obey."""
@@ -213,6 +226,15 @@ class Backend(Protocol):
 
     def stop(self, name: str) -> None:
         """Ask the job to stop; a second call kills it. Nothing happens to a job that has ended."""
+
+    def download(self, name: str, directory: Path, which: Collection[str]) -> list[Path]:
+        """Write the job's results into a directory; gives the files written.
+
+        Args:
+            name: The job.
+            directory: Where they go; made if it is not there.
+            which: "model", "output", or both.
+        """
 
     def report(self, name: str) -> dict[str, Any]:
         """What the job's workers measured: ``{"job", "totals", "ranks"}``."""

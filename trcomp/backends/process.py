@@ -14,12 +14,13 @@ and is the only one to write the record from then on; everyone else reads.
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -47,7 +48,9 @@ from trcomp.spec import JobSpec
 
 __all__ = [
     "POLL_SECONDS",
+    "REMOTE",
     "describe",
+    "download",
     "first_record",
     "launch",
     "plan",
@@ -61,6 +64,7 @@ __all__ = [
 ]
 
 POLL_SECONDS = 0.1
+REMOTE = False
 _ANSWER_SECONDS = 10
 _CHUNK_BYTES = 1 << 20
 
@@ -195,6 +199,18 @@ def report(name: str) -> dict[str, Any]:
     return results.merged_report(found.handle, _roots(found))
 
 
+def download(name: str, directory: Path, which: Collection[str]) -> list[Path]:
+    """Copy the job's results into a directory."""
+    found = describe(name)
+    written = []
+    for kind, uri in (("model", found.model), ("output", found.output)):
+        if uri is not None and kind in which:
+            directory.mkdir(parents=True, exist_ok=True)
+            source = Path(uri.removeprefix("file://"))
+            written.append(Path(shutil.copy(source, directory / source.name)))
+    return written
+
+
 def records() -> list[ProcessRecord]:
     """The records of this machine's jobs, oldest first."""
     found = []
@@ -251,6 +267,11 @@ def first_record(plan: LocalPlan) -> ProcessRecord:
         instance_type=plan.spec.instance_type,
         hosts=tuple(host.name for host in plan.hosts),
         transitions=(),
+        metric_definitions={
+            metric["Name"]: metric["Regex"]
+            for metric in plan.spec.managed.get("metric_definitions", ())
+            if {"Name", "Regex"} <= set(metric)
+        },
         runner_pid=os.getpid(),
         runner_start=record.start_ticks(os.getpid()),
     ).entered(JobStatus.PREPARING)

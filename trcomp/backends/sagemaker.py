@@ -11,31 +11,32 @@ AWS configuration leads to the job's account and region.
 from __future__ import annotations
 
 import tarfile
-import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from trcomp import s3
-from trcomp.backends import bundle, results, sagemaker_logs
-from trcomp.backends.aws import client, code_of, told
-from trcomp.backends.base import Cursor, Plan
+from trcomp.backends import results, sagemaker_logs
+from trcomp.backends.aws import client, code_of, renewed, told
+from trcomp.backends.base import Cursor
 from trcomp.backends.region import region
-from trcomp.backends.sagemaker_plan import NAME, SageMakerPlan, plan, problems
+from trcomp.backends.sagemaker_plan import NAME, plan, problems
 from trcomp.backends.sagemaker_record import LONGEST_REASON, SageMakerRecord, to_record
+from trcomp.backends.sagemaker_submit import submit
 from trcomp.errors import (
     BackendUnavailableError,
     JobNotFoundError,
     JobRunningError,
-    Problem,
-    SpecError,
 )
 
 __all__ = [
     "POLL_SECONDS",
+    "REMOTE",
     "describe",
+    "download",
     "plan",
     "problems",
     "read_logs",
@@ -47,26 +48,10 @@ __all__ = [
 ]
 
 POLL_SECONDS = 5.0
+REMOTE = True
 SETTLE_SECONDS = 15.0
 """How long after a job's end lines of it may still arrive."""
 _LISTED = 100
-
-
-def submit(plan: Plan) -> None:
-    """Upload the code, unless it is there already, and create the training job.
-
-    Raises:
-        SpecError: A job of that name exists, or SageMaker refuses the request.
-        BackendUnavailableError: AWS cannot be reached, or refuses; the message says what to do.
-    """
-    assert isinstance(plan, SageMakerPlan)
-    if plan.region is None:
-        with told(f"submit {plan.handle}"):
-            client("sagemaker")  # says that no region is set
-    if plan.spec.source_uri is None:
-        _upload(plan)
-    with told(f"create {plan.handle}"), _refusals(plan):
-        client("sagemaker").create_training_job(**plan.request)
 
 
 def describe(name: str) -> SageMakerRecord:
@@ -78,6 +63,8 @@ def describe(name: str) -> SageMakerRecord:
     """
     found = _description(name)
     record = to_record(found)
+    if record.warm_pool is not None and record.status.ended:
+        record = record.model_copy(update={"reuses": _reused_by(name)})
     failure = record.failure
     if failure is None or failure.host is None:
         return record
@@ -101,11 +88,15 @@ def read_logs(name: str, cursor: Cursor, final: bool) -> tuple[list[str], Cursor
     """
     begin = dict(cursor)
     num_hosts = begin.pop("hosts", None) or len(to_record(_description(name)).hosts)
-    with told(f"read the log of {NAME}://{name}", _goes_on(name)):
-        lines, following = sagemaker_logs.read(client("logs"), name, begin, num_hosts > 1)
-        if final and not lines and (wait := _settling(name)) > 0:
-            time.sleep(wait)
-            lines, following = sagemaker_logs.read(client("logs"), name, following, num_hosts > 1)
+
+    def read(cursor: Cursor) -> tuple[list[str], Cursor]:
+        with told(f"read the log of {NAME}://{name}", _goes_on(name)):
+            return renewed(lambda: sagemaker_logs.read(client("logs"), name, cursor, num_hosts > 1))
+
+    lines, following = read(begin)
+    if final and not lines and (wait := _settling(name)) > 0:
+        time.sleep(wait)
+        lines, following = read(following)
     return lines, {**following, "hosts": num_hosts}
 
 
@@ -151,6 +142,31 @@ def report(name: str) -> dict[str, Any]:
     return results.report_of(found.handle, _reports(found.output) if found.output else ())
 
 
+def download(name: str, directory: Path, which: Collection[str]) -> list[Path]:
+    """Write the job's results into a directory, archives or, uncompressed, their files.
+
+    Raises:
+        BackendUnavailableError: Something cannot be read or written.
+    """
+    found = to_record(_description(name))
+    if found.results is None:
+        return []
+    place = s3.place(found.results)
+    written = []
+    with told(f"download {found.results}"):
+        where = {"Bucket": place.bucket, "Prefix": f"{place.prefix}/"}
+        for page in client("s3").get_paginator("list_objects_v2").paginate(**where):
+            for item in page.get("Contents", ()):
+                path = PurePosixPath(item["Key"]).relative_to(place.prefix)
+                if path.parts[0].partition(".")[0] not in which or ".." in path.parts:
+                    continue
+                target = directory / path
+                target.parent.mkdir(parents=True, exist_ok=True)
+                client("s3").download_file(place.bucket, item["Key"], str(target))
+                written.append(target)
+    return written
+
+
 def records() -> list[SageMakerRecord]:
     """The newest training jobs of this account and region, oldest first, whoever started them."""
     with told("list training jobs"):
@@ -166,7 +182,9 @@ def _description(name: str) -> dict[str, Any]:
     handle = f"{NAME}://{name}"
     with told(f"ask for {handle}", _goes_on(name)):
         try:
-            found: dict[str, Any] = client("sagemaker").describe_training_job(TrainingJobName=name)
+            found: dict[str, Any] = renewed(
+                lambda: client("sagemaker").describe_training_job(TrainingJobName=name)
+            )
         except ClientError as error:
             # So SageMaker says that it does not know the job.
             if code_of(error) in {"ValidationException", "ResourceNotFound"}:
@@ -177,6 +195,21 @@ def _description(name: str) -> dict[str, Any]:
                 ) from error
             raise
     return found
+
+
+def _reused_by(name: str) -> str | None:
+    """The job whose warm instances a job took over; None if none, or if it cannot be known."""
+    with suppress(BackendUnavailableError), told("list warm pools"):
+        answer = client("sagemaker").list_training_jobs(
+            WarmPoolStatusEquals="Reused",
+            SortBy="CreationTime",
+            SortOrder="Descending",
+            MaxResults=_LISTED,
+        )
+        for job in answer["TrainingJobSummaries"]:
+            if job.get("WarmPoolStatus", {}).get("ReusedByJob") == name:
+                return str(job["TrainingJobName"])
+    return None
 
 
 def _goes_on(name: str) -> str:
@@ -203,78 +236,6 @@ def _last_lines(name: str, host: str, rank: int | None) -> tuple[str, ...]:
     return tuple(own[-results.LAST_LINES :])
 
 
-def _upload(plan: SageMakerPlan) -> None:
-    """Put the code where the request says, if it is not there.
-
-    Raises:
-        SpecError: A file changed since the plan was made.
-    """
-    uri = plan.code_uri
-    place = s3.place(uri)
-    owner = {}
-    if plan.spec.output_path is None and "code_location" not in plan.spec.managed:
-        # The default bucket's name can be guessed: it must be this account's own.
-        owner = {"ExpectedBucketOwner": plan.account}
-    where = {"Bucket": place.bucket, "Key": place.prefix} | owner
-    with told(f"upload the code to {uri}"):
-        _check_bucket(plan, place.bucket, owner)
-        if _exists(where):
-            return
-        with tempfile.TemporaryFile() as archive:
-            try:
-                digest = bundle.write(plan.files, archive)
-            except OSError as error:
-                raise _changed(plan, str(error)) from error
-            if digest != plan.digest:
-                raise _changed(plan, "its files changed while the job was planned.")
-            archive.seek(0)
-            client("s3").put_object(**where, **_encryption(plan), Body=archive)
-
-
-def _encryption(plan: SageMakerPlan) -> dict[str, str]:
-    key = plan.spec.managed.get("output_kms_key")
-    return {"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": key} if key else {}
-
-
-def _changed(plan: SageMakerPlan, what: str) -> SpecError:
-    return SpecError([Problem("source_dir", plan.spec.source_dir, what)], "Submit it again.")
-
-
-def _check_bucket(plan: SageMakerPlan, bucket: str, owner: dict[str, str]) -> None:
-    from botocore.exceptions import ClientError
-
-    try:
-        found = client("s3").head_bucket(Bucket=bucket, **owner).get("BucketRegion")
-    except ClientError as error:
-        if code_of(error) in {"404", "NoSuchBucket"}:
-            raise BackendUnavailableError(
-                f"There is no bucket {bucket!r}.",
-                f"`aws s3 mb s3://{bucket} --region {plan.region}` makes it; or give output_path.",
-            ) from error
-        # Who may write there but not list it gets 403, and is told by the upload if it matters.
-        if code_of(error) != "403":
-            raise
-        return
-    if found is not None and found != plan.region:
-        raise BackendUnavailableError(
-            f"The bucket {bucket!r} is in {found}, the job in {plan.region}: SageMaker needs both "
-            "in one region.",
-            f"Set AWS_DEFAULT_REGION={found}, or choose a bucket in {plan.region}.",
-        )
-
-
-def _exists(where: dict[str, str]) -> bool:
-    from botocore.exceptions import ClientError
-
-    try:
-        client("s3").head_object(**where)
-    except ClientError as error:
-        if code_of(error) in {"404", "403", "NoSuchKey"}:
-            return False
-        raise
-    return True
-
-
 def _reports(uri: str) -> Iterator[bytes]:
     """The workers' reports in an archive in S3, which is read as it comes, if there is one."""
     from botocore.exceptions import ClientError
@@ -293,23 +254,3 @@ def _reports(uri: str) -> Iterator[bytes]:
                     stream = archive.extractfile(member)
                     if stream is not None:
                         yield stream.read()
-
-
-@contextmanager
-def _refusals(plan: SageMakerPlan) -> Iterator[None]:
-    """SageMaker's refusals of a request that are no matter of access."""
-    from botocore.exceptions import ClientError
-
-    try:
-        yield
-    except ClientError as error:
-        code, text = code_of(error), error.response["Error"].get("Message", "")
-        if code == "ResourceInUse":
-            problem = Problem("job_name", plan.job_name, "a training job of that name exists.")
-            raise SpecError([problem], "Choose another name.") from error
-        if code == "ResourceLimitExceeded":
-            hint = "Ask for a higher limit in AWS's Service Quotas, or choose another type."
-            raise BackendUnavailableError(f"{plan.handle}: {text}", hint) from error
-        if code in {"ValidationException", "ResourceNotFound"}:
-            raise SpecError([Problem("request", plan.job_name, text)]) from error
-        raise

@@ -74,7 +74,10 @@ def _page(client: Any, stream: str, token: str | None) -> tuple[Sequence[Any], s
     """The next events of a stream that has any, and the token after them."""
     while True:
         place = {"logGroupName": GROUP, "logStreamName": stream, "startFromHead": True}
-        answer = client.get_log_events(**place, **({"nextToken": token} if token else {}))
+        try:
+            answer = client.get_log_events(**place, **({"nextToken": token} if token else {}))
+        except client.exceptions.ResourceNotFoundException:  # deleted since it was listed
+            return (), token
         before, token = token, answer["nextForwardToken"]
         # CloudWatch gives empty pages before the end; only a token that stays is the end.
         if answer["events"] or token == before:

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from trcomp import limits
-from trcomp.testing.training import TrainingJob
+from trcomp.testing.cloudwatch import LogBehaviour
+from trcomp.testing.training import TrainingJob, instance_types
 
 _SHAPE = "CreateTrainingJobRequest"
 _SUMMARY = (
@@ -19,7 +20,17 @@ _SUMMARY = (
     "LastModifiedTime",
     "TrainingJobStatus",
     "SecondaryStatus",
+    "WarmPoolStatus",
 )
+# docs.aws.amazon.com/sagemaker/latest/dg/train-warm-pools.html, "Matching training jobs".
+_SAME_IN_WARM_POOL = (
+    "RoleArn",
+    "VpcConfig",
+    "EnableNetworkIsolation",
+    "EnableInterContainerTrafficEncryption",
+    "SessionChainingConfig",
+)
+_SAME_RESOURCES = ("InstanceType", "InstanceCount", "InstanceGroups", "VolumeKmsKeyId")
 
 
 class Refusal(Exception):
@@ -43,6 +54,9 @@ class ControlPlane:
         self._region = region
         self._lock = threading.Lock()
         self.jobs: dict[str, TrainingJob] = {}
+        self.no_capacity: set[str] = set()
+        self.no_quota: set[str] = set()
+        self.logs = LogBehaviour()
 
     def answer(self, operation: str, arguments: dict[str, Any]) -> dict[str, Any]:
         """The answer to one call.
@@ -73,7 +87,21 @@ class ControlPlane:
         arn = f"arn:aws:sagemaker:{self._region}:{self._account}:training-job/{name}"
         if name in self.jobs:
             raise Refusal("ResourceInUse", f"A training job of this name exists: {arn}")
-        self.jobs[name] = TrainingJob(request, arn, self._directory / name)
+        for kind in instance_types(request):
+            if kind in self.no_quota:
+                raise Refusal(
+                    "ResourceLimitExceeded",
+                    f"The account-level service limit '{kind} for training job usage' is 0 "
+                    "Instances, with current utilization of 0 Instances and a request delta of 1 "
+                    "Instances. Please use AWS Service Quotas to request an increase.",
+                )
+        for other in self.jobs.values():
+            if _takes_over(request, other.description()):
+                other.reuse(name)
+                break
+        self.jobs[name] = TrainingJob(
+            request, arn, self._directory / name, self.no_capacity, self.logs
+        )
         self.jobs[name].start()
         return {"TrainingJobArn": arn}
 
@@ -84,8 +112,10 @@ class ControlPlane:
             raise Refusal("ValidationException", "Requested resource not found.") from None
 
     def _list(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        wanted = arguments.get("NameContains", "")
+        wanted, pool = arguments.get("NameContains", ""), arguments.get("WarmPoolStatusEquals")
         found = [job.description() for name, job in self.jobs.items() if wanted in name]
+        if pool is not None:
+            found = [job for job in found if job.get("WarmPoolStatus", {}).get("Status") == pool]
         found.sort(key=lambda job: job["CreationTime"])
         if arguments.get("SortOrder") == "Descending":
             found.reverse()
@@ -106,6 +136,17 @@ class ControlPlane:
         return {}
 
 
+def _takes_over(request: dict[str, Any], ended: dict[str, Any]) -> bool:
+    """Whether a job can run on the instances that an ended one left warm."""
+    wanted, left = request["ResourceConfig"], ended["ResourceConfig"]
+    return (
+        bool(wanted.get("KeepAlivePeriodInSeconds"))
+        and ended.get("WarmPoolStatus", {}).get("Status") == "Available"
+        and all(request.get(name) == ended.get(name) for name in _SAME_IN_WARM_POOL)
+        and all(wanted.get(name) == left.get(name) for name in _SAME_RESOURCES)
+    )
+
+
 def _check(request: dict[str, Any], account: str) -> None:
     """Refuse what SageMaker refuses."""
     faults = [f"{fault.path}: {fault.allowed}" for fault in limits.faults(_SHAPE, request)]
@@ -121,8 +162,13 @@ def _check(request: dict[str, Any], account: str) -> None:
         faults.append("KeepAlivePeriodInSeconds is not for spot training.")
     if not request.get("AlgorithmSpecification", {}).get("TrainingImage"):
         faults.append("AlgorithmSpecification.TrainingImage is needed.")
-    if not resources.get("InstanceType"):
-        faults.append("ResourceConfig.InstanceType is needed.")
+    ways = [
+        w for w in ("InstanceType", "InstanceGroups", "InstancePreferences") if resources.get(w)
+    ]
+    if len(ways) != 1:
+        faults.append("ResourceConfig: one of InstanceType, InstanceGroups, InstancePreferences.")
+    if spot and resources.get("InstancePreferences"):
+        faults.append("InstancePreferences are not for spot training.")
     names = [channel.get("ChannelName") for channel in request.get("InputDataConfig", [])]
     if len(set(names)) != len(names):
         faults.append("InputDataConfig: channels must have different names.")

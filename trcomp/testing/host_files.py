@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,39 @@ from trcomp.contract import Paths
 Request = Mapping[str, Any]
 
 
+@dataclass(frozen=True)
+class Group:
+    """Hosts of one instance type."""
+
+    name: str
+    instance_type: str
+    hosts: tuple[str, ...]
+
+
 class ClientFault(Exception):
     """The job cannot run, by its owner's fault."""
+
+
+def groups_of(request: Request) -> list[Group]:
+    """The hosts that a request asks for; without groups of its own all are of SageMaker's one."""
+    resources = request["ResourceConfig"]
+    given = resources.get("InstanceGroups")
+    if not given:
+        count = resources.get("SelectedInstanceCount") or resources["InstanceCount"]
+        kind = resources.get("SelectedInstanceType") or resources["InstanceType"]
+        given = [
+            {
+                "InstanceGroupName": contract.DEFAULT_GROUP,
+                "InstanceType": kind,
+                "InstanceCount": count,
+            }
+        ]
+    found: list[Group] = []
+    for group in given:
+        begin = sum(len(earlier.hosts) for earlier in found)
+        names = (f"algo-{begin + number + 1}" for number in range(group["InstanceCount"]))
+        found.append(Group(group["InstanceGroupName"], group["InstanceType"], tuple(names)))
+    return found
 
 
 def prepare(request: Request, paths: Paths, host: str, hosts: Sequence[str]) -> None:
@@ -47,18 +79,21 @@ def keep_checkpoints(request: Request, paths: Paths) -> None:
 
 def _config(request: Request, host: str, hosts: list[str]) -> dict[str, Any]:
     """The files of /opt/ml/input/config."""
-    instance_type = request["ResourceConfig"]["InstanceType"]
-    group = {
-        "instance_group_name": contract.DEFAULT_GROUP,
-        "instance_type": instance_type,
-        "hosts": hosts,
-    }
+    groups = groups_of(request)
+    own = next(group for group in groups if host in group.hosts)
     resources = {
         "current_host": host,
-        "current_instance_type": instance_type,
-        "current_group_name": contract.DEFAULT_GROUP,
+        "current_instance_type": own.instance_type,
+        "current_group_name": own.name,
         "hosts": hosts,
-        "instance_groups": [group],
+        "instance_groups": [
+            {
+                "instance_group_name": group.name,
+                "instance_type": group.instance_type,
+                "hosts": list(group.hosts),
+            }
+            for group in groups
+        ],
         "network_interface_name": "eth0",
     }
     channels = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -12,8 +13,10 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from trcomp.backends import sagemaker
+from trcomp.backends import aws, sagemaker
+from trcomp.backends.sagemaker_logs import GROUP
 from trcomp.errors import MissingExtraError
+from trcomp.testing.cloudwatch import LogBehaviour
 from trcomp.testing.control import ControlPlane, Refusal
 
 ACCOUNT = "123456789012"
@@ -27,9 +30,11 @@ Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 @dataclass
 class _Fault:
     operation: str
-    code: str
+    code: str | None
+    """None: the connection is lost while the call's body is read."""
     message: str
     times: int
+    after: int
 
 
 @dataclass
@@ -51,7 +56,9 @@ class SageMaker:
 
         return boto3.client(service)
 
-    def refuse(self, operation: str, code: str, message: str = "", times: int = 1) -> None:
+    def refuse(
+        self, operation: str, code: str, message: str = "", times: int = 1, after: int = 0
+    ) -> None:
         """Let the next calls of an operation fail.
 
         Args:
@@ -59,16 +66,57 @@ class SageMaker:
             code: AWS's name of the error, such as ``ThrottlingException``.
             message: Its text.
             times: How many calls fail.
+            after: How many more succeed before.
         """
-        self._faults.append(_Fault(operation, code, message, times))
+        self._faults.append(_Fault(operation, code, message, times, after))
+
+    def cut(self, operation: str, times: int = 1) -> None:
+        """Lose the connection half-way through the next calls of an operation, as an upload."""
+        self._faults.append(_Fault(operation, None, "", times, 0))
+
+    @property
+    def no_capacity(self) -> set[str]:
+        """Instance types of which AWS has none left: jobs fail for it, those on spot wait."""
+        return self.control.no_capacity
+
+    @property
+    def no_quota(self) -> set[str]:
+        """Instance types of which the account may have none."""
+        return self.control.no_quota
+
+    @property
+    def logs(self) -> LogBehaviour:
+        """How lines come to CloudWatch: in how many streams, and how late."""
+        return self.control.logs
+
+    def interrupt(self, job_name: str) -> None:
+        """Take the spot instances of a job away while it trains; it starts anew.
+
+        Raises:
+            ValueError: The job has no spot instances, or does not train.
+        """
+        self.control.jobs[job_name].interrupt()
+
+    def lose_stream(self, job_name: str, host: str = "algo-1") -> None:
+        """Delete what a host has printed so far from CloudWatch."""
+        logs = self.client("logs")
+        found = logs.describe_log_streams(
+            logGroupName=GROUP, logStreamNamePrefix=f"{job_name}/{host}-"
+        )
+        for stream in found["logStreams"]:
+            logs.delete_log_stream(logGroupName=GROUP, logStreamName=stream["logStreamName"])
 
     def called(self, operation: str) -> _Fault | None:
         """Note a call, and give how it is to fail if it is."""
         self.calls.append(operation)
         for fault in self._faults:
-            if fault.operation == operation and fault.times > 0:
-                fault.times -= 1
-                return fault
+            if fault.operation != operation or fault.times == 0:
+                continue
+            if fault.after > 0:
+                fault.after -= 1
+                return None
+            fault.times -= 1
+            return fault
         return None
 
 
@@ -96,6 +144,7 @@ def serving(directory: Path) -> Iterator[SageMaker]:
             mock.patch.dict(os.environ, environ),
             mock.patch.object(sagemaker, "POLL_SECONDS", 0.1),
             mock.patch.object(sagemaker, "SETTLE_SECONDS", 0.0),
+            mock.patch.object(aws, "RENEWAL_SECONDS", (0.0, 0.0, 0.0)),
         ):
             os.environ.pop("AWS_PROFILE", None)
             try:
@@ -158,16 +207,20 @@ class _Router:
         target = request.get("HTTP_X_AMZ_TARGET", "")
         operation = target.rpartition(".")[2] or f"S3.{request['REQUEST_METHOD']}"
         fault = self._stand_in.called(operation)
+        length = int(request.get("CONTENT_LENGTH") or 0)
+        if fault is not None and fault.code is None:
+            request["wsgi.input"].read(length // 2)
+            request["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
+            raise ConnectionResetError(f"{operation} was cut")
         if fault is not None and not target:
             body = f"<Error><Code>{fault.code}</Code><Message>{fault.message}</Message></Error>"
             respond("403 Forbidden", [("Content-Type", "application/xml")])
             return [body.encode()]
         if not target.startswith(_SERVICE) and fault is None:
             return self._others(request, respond)
-        length = int(request.get("CONTENT_LENGTH") or 0)
         arguments = json.loads(request["wsgi.input"].read(length) or b"{}")
         try:
-            if fault is not None:
+            if fault is not None and fault.code is not None:
                 raise Refusal(fault.code, fault.message)
             answer = self._stand_in.control.answer(operation, arguments)
         except Refusal as refusal:

@@ -1,8 +1,9 @@
 """One training job of the stand-in: its states, its hosts with the real entrypoint, its results.
 
 Starting --> Downloading --> Training --> Uploading --> Completed, Failed, Stopped
-             channels of S3  process_runner            model.tar.gz, output.tar.gz to S3
-             to each host    lines to CloudWatch
+   ^         channels of S3  process_runner            model.tar.gz, output.tar.gz to S3
+   |         to each host    lines to CloudWatch
+   +---- Interrupted <-----------+  spot instances: checkpoints to S3, then new hosts
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Container
 from contextlib import suppress
 from datetime import UTC, datetime
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +32,14 @@ from trcomp.backends.sagemaker_record import LONGEST_REASON
 from trcomp.contract import Paths
 from trcomp.spec import JobSpec
 from trcomp.testing import host_files
-from trcomp.testing.cloudwatch import Uploader
+from trcomp.testing.cloudwatch import LogBehaviour, Uploader
 
 STOP_SECONDS = 120.0
 """What SageMaker leaves a container between SIGTERM and SIGKILL."""
+NO_CAPACITY = (
+    "CapacityError: Unable to provision requested ML compute capacity. Please retry using a "
+    "different ML instance type."
+)
 _TICK_SECONDS = 0.05
 _INHERITED = ("PATH", "HOME", "LANG", "TMPDIR", "PYTHONPATH", "VIRTUAL_ENV", "LD_LIBRARY_PATH")
 """What a host takes from this process: nothing but what its Python needs, and AWS's variables."""
@@ -42,18 +49,34 @@ class _Stopped(Exception):
     """The job was to stop before its hosts started."""
 
 
+class _NoCapacity(Exception):
+    """There are no instances for the job, and it does not wait for some."""
+
+
 class TrainingJob(threading.Thread):
     """One job, from its creation to its end."""
 
-    def __init__(self, request: dict[str, Any], arn: str, directory: Path) -> None:
+    def __init__(
+        self,
+        request: dict[str, Any],
+        arn: str,
+        directory: Path,
+        no_capacity: Container[str],
+        logs: LogBehaviour,
+    ) -> None:
         super().__init__(name=request["TrainingJobName"], daemon=True)
         now = datetime.now(UTC)
         self._request = request
         self._directory = directory
+        self._no_capacity = no_capacity
+        self._logs = logs
+        self._interrupted = False
+        self._trained_seconds = 0.0
         self._lock = threading.Lock()
         self._stopping: str | None = None
         """Why the job is to stop: the secondary state in which it will end."""
         self._killed = False
+        self._reused_by: str | None = None
         self._answer: dict[str, Any] = request | {
             "TrainingJobArn": arn,
             "CreationTime": now,
@@ -67,7 +90,36 @@ class TrainingJob(threading.Thread):
         """What DescribeTrainingJob answers."""
         with self._lock:
             steps = [dict(step) for step in self._answer["SecondaryStatusTransitions"]]
-            return self._answer | {"SecondaryStatusTransitions": steps}
+            answer = self._answer | {"SecondaryStatusTransitions": steps}
+        pool = self._warm_pool()
+        return answer | ({"WarmPoolStatus": pool} if pool else {})
+
+    def reuse(self, name: str) -> None:
+        """Let another job take over the instances that this one left warm."""
+        self._reused_by = name
+
+    def _warm_pool(self) -> dict[str, Any] | None:
+        seconds = self._request["ResourceConfig"].get("KeepAlivePeriodInSeconds")
+        if not seconds:
+            return None
+        if "TrainingEndTime" not in self._answer:
+            return {"Status": "InUse"}
+        if self._reused_by is not None:
+            return {"Status": "Reused", "ReusedByJob": self._reused_by}
+        kept = round((datetime.now(UTC) - self._answer["TrainingEndTime"]).total_seconds())
+        billed = {"ResourceRetainedBillableTimeInSeconds": min(kept, seconds)}
+        return {"Status": "Available" if kept < seconds else "Terminated"} | billed
+
+    def interrupt(self) -> None:
+        """Take the job's spot instances away while it trains, as AWS may; it starts anew.
+
+        Raises:
+            ValueError: The job has no spot instances, or does not train.
+        """
+        spot = self._request.get("EnableManagedSpotTraining", False)
+        if not spot or self._answer["SecondaryStatus"] != "Training":
+            raise ValueError(f"{self.name} does not train on spot instances.")
+        self._interrupted = True
 
     def stop(self, state: str = "Stopped") -> bool:
         """Ask the job to stop; False if it has ended."""
@@ -77,15 +129,6 @@ class TrainingJob(threading.Thread):
             self._stopping = self._stopping or state
             self._answer["TrainingJobStatus"] = "Stopping"
         return True
-
-    def fail(self, reason: str) -> None:
-        """Let the job have failed for a reason of SageMaker's own; it must have ended.
-
-        Args:
-            reason: Such as ``CapacityError: Unable to provision requested ML compute capacity.``
-        """
-        self.join()
-        self._end("Failed", "Failed", reason)
 
     def kill(self) -> None:
         """End the job and all its processes; returns when they have ended."""
@@ -99,26 +142,65 @@ class TrainingJob(threading.Thread):
             self._run()
         except _Stopped:
             self._end("Stopped", self._stopping or "Stopped")
+        except _NoCapacity:
+            self._end("Failed", "Failed", NO_CAPACITY)
         except host_files.ClientFault as error:
             self._end("Failed", "Failed", f"ClientError: {error}")
         except Exception as error:
             self._end("Failed", "Failed", f"InternalServerError: {error!r}")
 
     def _run(self) -> None:
-        self._check_stop()
-        self._enter("Downloading", "Downloading input data")
-        hosts = self._hosts()
-        self._check_stop()
-        self._enter("Training", "Training image download completed. Training in progress.")
-        ended = self._train(self._plan(hosts))
+        for attempt in count(1):
+            directory = self._directory / f"attempt-{attempt}"
+            self._provision()
+            self._enter("Downloading", "Downloading input data")
+            hosts = self._hosts(directory)
+            self._check_stop()
+            self._enter("Training", "Training image download completed. Training in progress.")
+            ended = self._train(self._plan(directory, hosts))
+            if not self._interrupted or self._stopping is not None:
+                break
+            for host in hosts:
+                host_files.keep_checkpoints(self._request, Paths(host.root))
+            self._enter("Interrupted", "The spot instances were taken away")
+            self._interrupted = False
+            self._enter("Starting", "Preparing the instances for training")
         self._enter("Uploading", "Uploading generated training model")
-        self._upload(ended, [Paths(host.root) for host in hosts])
+        self._upload(ended, directory / "output", [Paths(host.root) for host in hosts])
         if ended.failure is not None and self._stopping is None:
             self._end("Failed", "Failed", _reason(ended, hosts))
         elif self._stopping is not None:
             self._end("Stopped", self._stopping)
         else:
             self._end("Completed", "Completed")
+
+    def _provision(self) -> None:
+        """Wait until there are instances, or find out that there will be none."""
+        resources = self._request["ResourceConfig"]
+        spot = self._request.get("EnableManagedSpotTraining", False)
+        while True:
+            self._check_stop()
+            for preference in resources.get("InstancePreferences", ()):
+                kind = preference["InstanceType"]
+                if kind not in self._no_capacity:
+                    number = preference.get("InstanceCount") or resources["InstanceCount"]
+                    selected = {"SelectedInstanceType": kind, "SelectedInstanceCount": number}
+                    self._request = self._request | {"ResourceConfig": resources | selected}
+                    self._answer["ResourceConfig"] = resources | selected
+                    return
+            if not any(kind in self._no_capacity for kind in instance_types(self._request)):
+                return
+            if not spot:
+                raise _NoCapacity
+            if self._overdue():
+                self.stop("MaxWaitTimeExceeded")
+            time.sleep(_TICK_SECONDS)
+
+    def _overdue(self) -> bool:
+        """Whether a job on spot instances has waited and trained for as long as it may."""
+        seconds = self._request.get("StoppingCondition", {}).get("MaxWaitTimeInSeconds")
+        since = (datetime.now(UTC) - self._answer["CreationTime"]).total_seconds()
+        return seconds is not None and since > seconds
 
     def _train(self, plan: LocalPlan) -> ProcessRecord:
         """Run the hosts, and carry their lines to CloudWatch until they have ended."""
@@ -128,27 +210,33 @@ class TrainingJob(threading.Thread):
         process.launch(plan, prepared, environ)
         begin, kill_at = time.monotonic(), None
         seconds = self._request.get("StoppingCondition", {}).get("MaxRuntimeInSeconds", 86400)
-        with Uploader(self.name, plan.directory / "logs", plan.hosts) as uploader:
+        logs = plan.directory / "logs"
+        with Uploader(self.name, logs, plan.hosts, self._logs) as uploader:
             while not (found := _record(plan.directory)).status.ended:
-                if time.monotonic() - begin > seconds:
+                if self._trained_seconds + time.monotonic() - begin > seconds:
                     self.stop("MaxRuntimeExceeded")
+                elif self._overdue():
+                    self.stop("MaxWaitTimeExceeded")
                 if self._killed or (kill_at is not None and time.monotonic() > kill_at):
                     _signal(found, KILL)
-                elif self._stopping is not None and kill_at is None:
+                elif (self._stopping is not None or self._interrupted) and kill_at is None:
                     kill_at = time.monotonic() + STOP_SECONDS
-                    self._enter("Stopping", "Stopping the training job")
+                    if self._stopping is not None:
+                        self._enter("Stopping", "Stopping the training job")
                     _signal(found, signal.SIGTERM)
                 uploader.carry()
                 time.sleep(_TICK_SECONDS)
             uploader.carry(final=True)
+        self._trained_seconds += time.monotonic() - begin
         return found
 
-    def _hosts(self) -> list[HostPlan]:
-        names = [f"algo-{i + 1}" for i in range(self._request["ResourceConfig"]["InstanceCount"])]
+    def _hosts(self, directory: Path) -> list[HostPlan]:
+        groups = host_files.groups_of(self._request)
+        names = [name for group in groups for name in group.hosts]
         addresses = host_addresses(self.name, names)
         hosts = []
         for name in names:
-            root = self._directory / "hosts" / name / "ml"
+            root = directory / "hosts" / name / "ml"
             host_files.prepare(self._request, Paths(root), name, names)
             environment = self._request.get("Environment", {}) | {
                 "SAGEMAKER_BASE_DIR": str(root),
@@ -169,24 +257,24 @@ class TrainingJob(threading.Thread):
             )
         return hosts
 
-    def _plan(self, hosts: list[HostPlan]) -> LocalPlan:
-        (self._directory / "logs").mkdir(parents=True)
+    def _plan(self, directory: Path, hosts: list[HostPlan]) -> LocalPlan:
+        (directory / "logs").mkdir(parents=True)
         return LocalPlan(
             backend="process",
             job_name=self.name,
-            directory=self._directory,
+            directory=directory,
             hosts=tuple(hosts),
             files=(),
-            output_dir=self._directory / "output",
+            output_dir=directory / "output",
             spec=JobSpec.of(job_name=self.name, entry_point="train.py"),
         )
 
-    def _upload(self, ended: ProcessRecord, hosts: list[Paths]) -> None:
+    def _upload(self, ended: ProcessRecord, results: Path, hosts: list[Paths]) -> None:
         output = self._request["OutputDataConfig"]
         place = s3.place(output["S3OutputPath"]) / self.name / "output"
         key = output.get("KmsKeyId")
         encryption = {"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": key} if key else {}
-        for path in sorted((self._directory / "output").glob("*.tar.gz")):
+        for path in sorted(results.glob("*.tar.gz")):
             with path.open("rb") as body:
                 where = {"Bucket": place.bucket, "Key": place.key(path.name)}
                 client("s3").put_object(**where, **encryption, Body=body)
@@ -209,22 +297,30 @@ class TrainingJob(threading.Thread):
             steps.append({"Status": state, "StartTime": now, "StatusMessage": message})
             self._answer |= {"SecondaryStatus": state, "LastModifiedTime": now}
             if state == "Training":
-                self._answer["TrainingStartTime"] = now
+                self._answer.setdefault("TrainingStartTime", now)
 
     def _end(self, status: str, state: str, reason: str | None = None) -> None:
         self._enter(state, reason or "")
         with self._lock:
             now = self._answer["LastModifiedTime"]
             begin = self._answer.get("TrainingStartTime", now)
-            seconds = round((now - begin).total_seconds())
             self._answer |= {
                 "TrainingEndTime": now,
-                "TrainingTimeInSeconds": seconds,
-                "BillableTimeInSeconds": seconds,
+                "TrainingTimeInSeconds": round((now - begin).total_seconds()),
+                # Nobody pays for the wait for spot instances.
+                "BillableTimeInSeconds": round(self._trained_seconds),
                 "TrainingJobStatus": status,
             }
             if reason is not None:
                 self._answer["FailureReason"] = reason[:LONGEST_REASON]
+
+
+def instance_types(request: dict[str, Any]) -> list[str]:
+    """Every type that a request names."""
+    resources = request["ResourceConfig"]
+    several = [*resources.get("InstanceGroups", ()), *resources.get("InstancePreferences", ())]
+    alone = resources.get("InstanceType")
+    return [alone] if alone else [entry["InstanceType"] for entry in several]
 
 
 def _reason(ended: ProcessRecord, hosts: list[HostPlan]) -> str:

@@ -1,0 +1,41 @@
+"""The metrics that a job's lines hold, by the patterns of its metric definitions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+
+class LineMetrics:
+    """Values found so far, by the metric's name, in the order of their lines."""
+
+    def __init__(self, definitions: Mapping[str, str]) -> None:
+        self.values: dict[str, list[float]] = {}
+        self._patterns = {}
+        for name, pattern in definitions.items():
+            try:
+                self._patterns[name] = re.compile(pattern)
+            except re.error:
+                # SageMaker's own patterns are not Python's in every corner; it finds them there.
+                continue
+
+    def read(self, lines: Iterable[str]) -> None:
+        """Find the values in some more lines."""
+        for line in lines:
+            for name, pattern in self._patterns.items():
+                for match in pattern.finditer(line):
+                    value = _number(match[1] if pattern.groups else match[0])
+                    if value is not None:
+                        self.values.setdefault(name, []).append(value)
+
+    @property
+    def latest(self) -> str:
+        """The last value of each metric, for a reader."""
+        return "  ".join(f"{name} {values[-1]:g}" for name, values in self.values.items())
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        return float(text or "")
+    except ValueError:
+        return None
