@@ -41,6 +41,13 @@ _COMPOSITE: dict[str, dict[str, str]] = {
 """Words of SDK v3's ModelTrainer whose objects say several of ours: theirs to ours."""
 
 COMPOSITE = tuple(_COMPOSITE)
+WANTED = (
+    "an object of SageMaker's SDK v3 is needed, that says what no other word says; of source_code "
+    "no command, no requirements but requirements.txt, and no ignore_patterns: .trcompignore lists "
+    "what stays behind."
+)
+_LEFT_BEHIND = {".env", ".git", "__pycache__", ".DS_Store", ".cache", ".ipynb_checkpoints"}
+"""SDK v3's own ignore_patterns."""
 
 _FORMS = (
     "_to_request_dict",
@@ -53,7 +60,8 @@ _FORMS = (
 def gathered(words: Mapping[str, Any]) -> dict[str, Any]:
     """A job's words, with objects of the SDKs taken apart.
 
-    An object that says what another word says too is left as it is: it is then no known word.
+    An object that says what another word says too, or what trcomp has no word for, is left as it
+    is: it is then no known word, and `WANTED` says what is.
     """
     found = dict(words)
     for word, names in _COMPOSITE.items():
@@ -63,7 +71,8 @@ def gathered(words: Mapping[str, Any]) -> dict[str, Any]:
             continue
         own = {ours: plain(getattr(given, name, None)) for name, ours in names.items()}
         own = {ours: value for ours, value in own.items() if value not in (None, False)}
-        if not any(found.get(ours) for ours in own) and hasattr(given, next(iter(names))):
+        told = any(found.get(ours) for ours in own)
+        if not told and hasattr(given, next(iter(names))) and _honoured(given):
             del found[word]
             found |= own
     found |= _rules(found)
@@ -99,10 +108,23 @@ def leaves(form: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
             yield f"{prefix}{name}", value
 
 
+def _honoured(given: Any) -> bool:
+    """Whether a source_code, or another object, asks for nothing that trcomp has no word for."""
+    requirements = plain(getattr(given, "requirements", None))
+    patterns = plain(getattr(given, "ignore_patterns", None)) or []
+    return (
+        plain(getattr(given, "command", None)) is None
+        and requirements in (None, "requirements.txt")
+        and _LEFT_BEHIND.issuperset(patterns)
+    )
+
+
 def channel_form(given: Any) -> dict[str, Any]:
     """SageMaker's form of a channel that is SDK v3's InputData or Channel."""
     source = given.data_source
-    form: dict[str, Any] = plain(given)
+    names = ("content_type", "compression_type", "record_wrapper_type", "input_mode")
+    values = {name: plain(getattr(given, name, None)) for name in (*names, "shuffle_config")}
+    form = {_camel(name): value for name, value in values.items() if value is not None}
     if isinstance(source, str | Path):
         in_s3 = str(source).startswith("s3://")
         kind = {"S3DataSource": {"S3Uri": str(source)}}
@@ -111,6 +133,8 @@ def channel_form(given: Any) -> dict[str, Any]:
         form["DataSource"] = {"S3DataSource": plain(source)}
     elif hasattr(source, "file_system_id"):
         form["DataSource"] = {"FileSystemDataSource": plain(source)}
+    else:
+        form["DataSource"] = plain(source)
     return form
 
 

@@ -333,8 +333,7 @@ def _unknown(word: str, value: object) -> Problem:
         return Problem(word, value, _ELSEWHERE[word])
     words = [*JobSpec.model_fields, "base_job_name", *NAMES, *sdk.COMPOSITE]
     if word in sdk.COMPOSITE:
-        allowed = "an object of SageMaker's SDK v3 is needed, that says what no other word says."
-        return Problem(word, value, allowed)
+        return Problem(word, value, sdk.WANTED)
     return Problem(word, value, "there is no such word.", nearest(word, words))
 
 

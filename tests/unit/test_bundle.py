@@ -13,7 +13,7 @@ from trcomp import ContractError, Estimator, SpecError
 from trcomp.backends import bundle
 from trcomp.backends.base import FileCopy
 from trcomp.contract import Contract, Paths, Settings
-from trcomp.entrypoint.code import unpack
+from trcomp.entrypoint import code as entrypoint_code
 
 ARCHIVE = "/opt/ml/input/data/code/sourcedir.tar.gz"
 
@@ -69,6 +69,10 @@ def test_too_much_code_names_the_ten_largest_files(tmp_path: Path) -> None:
     assert "f1 (" not in text
     assert ".trcompignore" in text
     assert bundle.problems(files[:8]) == []
+
+
+def unpack(contract: Contract, paths: Paths) -> None:
+    entrypoint_code.unpack(contract, paths, paths.root)
 
 
 def contract_of(submitted: str | None) -> Contract:
@@ -133,9 +137,38 @@ def test_a_broken_archive_is_told_of(archive: bytes | None, tmp_path: Path) -> N
         unpack(contract_of(ARCHIVE), container(tmp_path / "ml", archive))
 
 
-def test_code_that_was_left_in_s3_is_told_of(tmp_path: Path) -> None:
-    with pytest.raises(ContractError, match="bring the code as a channel"):
-        unpack(contract_of("s3://bucket/sourcedir.tar.gz"), container(tmp_path / "ml", None))
+def test_an_archive_that_would_fill_the_disk_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(entrypoint_code, "LARGEST_BYTES", 2**30)
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w:gz") as archive:
+        entry = tarfile.TarInfo("zeros")
+        entry.size = 2**30 + 1
+        archive.fileobj.write(entry.tobuf())  # type: ignore[union-attr]
+    paths = container(tmp_path / "ml", stream.getvalue())
+    with pytest.raises(ContractError, match="more than 1 GiB"):
+        unpack(contract_of(ARCHIVE), paths)
+    assert not paths.code.exists()
+    monkeypatch.setattr(entrypoint_code, "MOST_FILES", 2)
+    root = source(tmp_path / "source", a="", b="")
+    with pytest.raises(ContractError, match="or 2 files"):
+        unpack(contract_of(ARCHIVE), container(tmp_path / "other", archive_of(root)))
+
+
+def test_a_container_copies_the_code_that_came_as_a_directory(tmp_path: Path) -> None:
+    paths = container(tmp_path / "ml", None)
+    source(paths.data("code"), **{"in/helper": "x = 1\n"})
+    unpack(contract_of("/opt/ml/input/data/code"), paths)
+    assert (paths.code / "train.py").read_text() == "print()\n"
+    assert (paths.code / "in" / "helper.py").read_text() == "x = 1\n"
+
+
+@pytest.mark.parametrize("place", ["http://x/sourcedir.tar.gz", "s3://Bucket/sourcedir.tar.gz"])
+def test_code_that_was_left_elsewhere_is_told_of(place: str, tmp_path: Path) -> None:
+    paths = container(tmp_path / "ml", None)
+    with pytest.raises(ContractError, match="comes as a channel"):
+        entrypoint_code.fetcher(contract_of(place), paths, {}, tmp_path)
 
 
 def test_a_source_that_is_no_directory_is_refused_before_its_ignore_file(tmp_path: Path) -> None:

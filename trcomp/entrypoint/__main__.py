@@ -17,8 +17,7 @@ from pathlib import Path
 from trcomp import contract as contracts
 from trcomp import flags
 from trcomp.contract import Contract, Paths
-from trcomp.entrypoint import failure, requirements
-from trcomp.entrypoint.code import unpack
+from trcomp.entrypoint import code, failure, requirements
 from trcomp.entrypoint.discovery import discovered, num_cpus, wait_for_names
 from trcomp.entrypoint.processes import Signals, adopt_orphans
 from trcomp.entrypoint.supervisor import Outcome, Worker, supervise
@@ -64,26 +63,31 @@ class _Run:
     def to_end(self, signals: Signals) -> int:
         """Install, train, and give the exit code."""
         contract = contracts.read(self._paths.root, self._environ)
-        unpack(contract, self._paths)
         with tempfile.TemporaryDirectory(prefix="trcomp-") as scratch:
             site = self._site(contract, Path(scratch))
+            fetcher = code.fetcher(contract, self._paths, site.environ, site.scratch)
+            if fetcher and (
+                failed := self._ended(site, self._run(site, [fetcher], signals), code.WHAT)
+            ):
+                return failed
+            code.unpack(contract, self._paths, site.scratch)
             workers = plan_workers(site)
             _make_directories(site)
             wait_for_names(site.topology, signals.wait, lambda: bool(signals.received))
             pip = requirements.installer(site.paths.code, site.environ, site.log("pip"))
             if pip is None:
                 self.say(f"No {requirements.NAME}: nothing to install.")
-            elif code := self._ended(site, self._run(site, [pip], signals), requirements.WHAT):
-                return code
+            elif failed := self._ended(site, self._run(site, [pip], signals), requirements.WHAT):
+                return failed
             self._move_executables("download", site, workers, signals)
             if signals.received:
                 return self._stopped(signals.received[0])
             self.say(_summary(site, workers))
             outcome = self._run(site, workers, signals, on_started=lambda: _mark_started(site))
-            code = self._ended(site, outcome, "The script")
-            if code == 0:
+            ended = self._ended(site, outcome, "The script")
+            if ended == 0:
                 self._move_executables("upload", site, workers, signals)
-            return code
+            return ended
 
     def say(self, text: str) -> None:
         """Print lines of the entrypoint's own."""
