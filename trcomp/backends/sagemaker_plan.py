@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
-from trcomp.backends import bundle, source
+from trcomp.backends import bundle, sagemaker_cost, source
 from trcomp.backends.base import Plan, masked
 from trcomp.backends.region import region
 from trcomp.backends.sagemaker_image import frozen_image
@@ -54,7 +54,8 @@ class SageMakerPlan(Plan):
     def to_dict(self) -> dict[str, Any]:
         """The plan as JSON values, secrets masked."""
         values: dict[str, Any] = self.model_dump(mode="json", exclude={"spec", "request"})
-        return values | {"request": self._shown_request(), "hosts": list(self._hosts())}
+        values |= {"request": self._shown_request(), "hosts": list(self._hosts())}
+        return values | sagemaker_cost.to_dict(self.request, self.region)
 
     def to_text(self) -> str:
         """The plan for a reader, secrets masked."""
@@ -64,6 +65,7 @@ class SageMakerPlan(Plan):
             f"job        {self.handle}",
             f"region     {self.region or _NO_REGION}",
             *self._host_lines(),
+            *sagemaker_cost.lines(self.request, self.region),
             f"results    {self.results}",
             *self.file_lines(),
             *([] if spec.source_uri else [f"sent to    {self.code_uri}"]),
