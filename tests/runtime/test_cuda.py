@@ -99,6 +99,19 @@ def test_a_script_that_asked_for_xla_sees_xla(tmp_path: Path) -> None:
     assert ended.stdout.split() == ["xla:0", "True"], ended.stderr
 
 
+def test_torch_accelerator_counts_as_torch_cuda_does(tmp_path: Path) -> None:
+    script = """
+    import torch
+    accelerator = torch.accelerator.current_accelerator()
+    torch.accelerator.set_device_index(1)
+    print(torch.accelerator.device_count(), torch.accelerator.current_device_index())
+    print(torch.cuda.current_device(), torch.ones(2, device=f"{accelerator}:1").sum().item())
+    """
+    environ = {flags.CUDA_TO_XLA.name: "1", "GPU_NUM_DEVICES": "2"}
+    ended = run_script(script, tmp_path, environ)
+    assert ended.stdout.split() == ["2", "1", "1", "2.0"], ended.stderr
+
+
 def test_without_the_compiler_nothing_is_mapped(tmp_path: Path) -> None:
     script = "import sys, torch; print(torch.cuda.is_available(), 'jax' in sys.modules)"
     environ = {flags.CUDA_TO_XLA.name: "1", flags.ENABLED.name: "0", flags.WORKER.name: "1"}

@@ -262,6 +262,17 @@ def _nvtx() -> dict[str, Any]:
     return {"range": ranged, **dict.fromkeys(quiet, _nothing)}
 
 
+def _accelerator() -> dict[str, Any]:
+    """`torch.accelerator` counts as `torch.cuda` does; it calls the device by its own name."""
+    return {
+        "device_count": names.num_devices,
+        "current_device_index": current_device,
+        "current_device_idx": current_device,
+        "set_device_index": set_device,
+        "set_device_idx": set_device,
+    }
+
+
 def _check_device(device: Any) -> None:
     """What a stream or an event is asked for: any of the host's devices."""
     names.check(None if device is None else _get_device_index(device, optional=True))
@@ -277,6 +288,8 @@ def register() -> None:
                 setattr(module, name, answer)
     for name, answer in _nvtx().items():
         setattr(cuda.nvtx, name, answer)
+    for name, answer in _accelerator().items():
+        setattr(torch.accelerator, name, answer)
     setattr(streams, "_check", _check_device)  # noqa: B010
     for name in ("start", "stop"):
         setattr(cuda.profiler, name, _nothing)

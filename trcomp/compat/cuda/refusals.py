@@ -67,8 +67,12 @@ def _put(module: ModuleType, refused: dict[str, str]) -> None:
             owner: Any = module
             for part in path[:-1]:
                 owner = getattr(owner, part)
-            if hasattr(owner, path[-1]):
-                setattr(owner, path[-1], refusing(f"{module.__name__}.{name}", instead))
+            found = getattr(owner, path[-1], None)
+            if found is not None:
+                refusal: Any = refusing(f"{module.__name__}.{name}", instead)
+                if hasattr(found, "__wrapped__"):  # dynamo looks it up as it is imported
+                    refusal.__wrapped__ = found.__wrapped__
+                setattr(owner, path[-1], refusal)
 
 
 def _after(name: str) -> Callable[[ModuleType], None]:

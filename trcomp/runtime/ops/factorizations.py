@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from trcomp.runtime.dtypes import cast
-from trcomp.runtime.ops.registry import lowers
+from trcomp.runtime.ops.registry import exists, lowers
 
 
 def _adjoint(matrix: Any) -> Any:
@@ -45,9 +45,11 @@ def cholesky_ex(
     return (_adjoint(factor) if upper else factor), info
 
 
-@lowers("cholesky")
-def cholesky(ctx: Any, self: Any, upper: bool = False) -> Any:
-    return cholesky_ex(ctx, self, upper=upper)[0]
+if exists("cholesky"):  # Until torch 2.13.
+
+    @lowers("cholesky")
+    def cholesky(ctx: Any, self: Any, upper: bool = False) -> Any:
+        return cholesky_ex(ctx, self, upper=upper)[0]
 
 
 def _solve_factored(factor: Any, right: Any, upper: bool) -> Any:
