@@ -37,6 +37,8 @@ class _Training:
                 self.optimizer.zero_grad()
             loss = F.mse_loss(self.model(inputs), inputs[:, :2]) * weight
             loss.backward()
+            # Whatever is changed, it must not diverge: that would magnify the last bit's rounding.
+            nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
             self.optimizer.step()
             return loss.detach()
 

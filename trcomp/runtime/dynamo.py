@@ -15,10 +15,10 @@ from torch import fx
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 
-from trcomp.runtime.traced_graph import TracedGraph
-from trcomp.runtime.traced_optimizers import floats_as_inputs
-from trcomp.runtime.traced_optimizers import register as register_optimizers
-from trcomp.runtime.traced_rewrites import keep_keys, part_recomputed
+from trcomp.runtime.traced.graph import TracedGraph
+from trcomp.runtime.traced.optimizers import floats_as_inputs
+from trcomp.runtime.traced.optimizers import register as register_optimizers
+from trcomp.runtime.traced.rewrites import keep_keys, part_recomputed
 
 
 def compile_traced(module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:

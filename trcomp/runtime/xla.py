@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from trcomp.runtime import distributed, rng
+from trcomp.runtime.capture.steps import step
 from trcomp.runtime.data_parallel import (
     all_gather,
     all_reduce,
@@ -18,7 +19,6 @@ from trcomp.runtime.distributed import local_rank, rank, world_size
 from trcomp.runtime.loader import DeviceLoader
 from trcomp.runtime.metrics import metrics, metrics_report
 from trcomp.runtime.rng import manual_seed
-from trcomp.runtime.steps import step
 from trcomp.runtime.sync import sync
 
 __all__ = [

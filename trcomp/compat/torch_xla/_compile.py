@@ -100,7 +100,7 @@ class _Region:
         """The function, replayed as a whole where it can be (`trcomp.step`)."""
         if not flags.ENABLED.get():
             return f
-        from trcomp.runtime.steps import StepFunction
+        from trcomp.runtime.capture.steps import StepFunction
 
         return StepFunction(f, max_captures=self._max or 8, tells=self._full_graph)
 

@@ -1,7 +1,7 @@
 """Whether what a captured step can reach is still as it was: a comparison of identities, in bulk.
 
 Some hundred modules are some thousand entries of dicts. They are compared by iterators that run in
-C, in a fraction of a millisecond; only what differs is looked at more closely (`step_state`).
+C, in a fraction of a millisecond; only what differs is looked at more closely (`state`).
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from torch.utils.hooks import RemovableHandle
 
 from trcomp import flags
 from trcomp.runtime import precision
+from trcomp.runtime.capture.state import HOOKS, State, is_number
 from trcomp.runtime.device import NAME
-from trcomp.runtime.step_state import HOOKS, State, is_number
 
 _BASE: Any = torch._C.TensorBase
 _gradient: Callable[[Any], Any] = _BASE.grad.__get__

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from trcomp.runtime.step_state import State
+from trcomp.runtime.capture.state import State
 
 
 @contextmanager

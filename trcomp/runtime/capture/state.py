@@ -19,16 +19,16 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from trcomp.runtime import step_facts as facts
-from trcomp.runtime.device import is_on_device
-from trcomp.runtime.step_code import (
+from trcomp.runtime.capture import facts
+from trcomp.runtime.capture.code import (
     is_plain,
     is_script,
     is_script_class,
     is_script_module,
     slots_of,
 )
-from trcomp.runtime.step_facts import CannotWatchError
+from trcomp.runtime.capture.facts import CannotWatchError
+from trcomp.runtime.device import is_on_device
 
 _ATOMS = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size)
 _CLOSED = (

@@ -18,8 +18,8 @@ from typing import Any
 
 import torch
 
+from trcomp.runtime.capture.code import is_script
 from trcomp.runtime.fallback import run_on_cpu
-from trcomp.runtime.step_code import is_script
 from trcomp.runtime.sync import _compute, evaluate, fetch, finish, sync
 from trcomp.runtime.transfer import to_host
 

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from trcomp.runtime.capture.numbers import Number
+from trcomp.runtime.capture.state import State
 from trcomp.runtime.placeholders import CannotCaptureError
-from trcomp.runtime.step_numbers import Number
-from trcomp.runtime.step_state import State
 
 
 class CounterReads(TorchFunctionMode):

@@ -10,13 +10,13 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_unflatten
 
+from trcomp.runtime.capture.counters import Counters
+from trcomp.runtime.capture.facts import TensorFact, of_tensor
+from trcomp.runtime.capture.guards import Guard
+from trcomp.runtime.capture.state import Slot, State
+from trcomp.runtime.capture.trial import Returned, Subject, Trial, numbers_of
 from trcomp.runtime.ir import Signature
 from trcomp.runtime.regions import Place, Region
-from trcomp.runtime.step_counters import Counters
-from trcomp.runtime.step_facts import TensorFact, of_tensor
-from trcomp.runtime.step_guards import Guard
-from trcomp.runtime.step_state import Slot, State
-from trcomp.runtime.step_trial import Returned, Subject, Trial, numbers_of
 
 _increment_versions = torch.autograd.graph.increment_version
 

@@ -8,7 +8,7 @@ import types
 from collections.abc import Iterator
 from pathlib import Path
 
-_LIBRARIES = (str(Path(__file__).parents[1]), *sysconfig.get_paths().values())
+_LIBRARIES = (str(Path(__file__).parents[2]), *sysconfig.get_paths().values())
 _TYPED = ("<stdin>", "<string>", "<ipython")
 
 

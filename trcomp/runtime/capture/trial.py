@@ -20,17 +20,17 @@ import torch
 from torch.utils._pytree import TreeSpec, tree_flatten
 
 from trcomp.runtime import client, ir, rng, storage
+from trcomp.runtime.capture.counters import CounterReads, is_counter
+from trcomp.runtime.capture.facts import NO_GRADIENT, CannotWatchError, TensorFact
+from trcomp.runtime.capture.numbers import Number, Tape, through_math
+from trcomp.runtime.capture.observer import Observer, Prevented, line_storing
+from trcomp.runtime.capture.restore import HostDraws, put_back
+from trcomp.runtime.capture.state import State, numbered
 from trcomp.runtime.device import is_on_device
 from trcomp.runtime.dtypes import TO_TORCH
 from trcomp.runtime.ir import Value, View
 from trcomp.runtime.placeholders import CannotCaptureError, InPlace
 from trcomp.runtime.regions import Recording, apart
-from trcomp.runtime.step_counters import CounterReads, is_counter
-from trcomp.runtime.step_facts import NO_GRADIENT, CannotWatchError, TensorFact
-from trcomp.runtime.step_numbers import Number, Tape, through_math
-from trcomp.runtime.step_observer import Observer, Prevented, line_storing
-from trcomp.runtime.step_restore import HostDraws, put_back
-from trcomp.runtime.step_state import State, numbered
 
 _make_tensor = torch._C._acc.create_empty_tensor
 

@@ -20,19 +20,19 @@ import torch
 from torch.utils._pytree import TreeSpec, tree_unflatten
 
 from trcomp.runtime import ir, overdue
-from trcomp.runtime.metrics import counters
-from trcomp.runtime.placeholders import CannotCaptureError
-from trcomp.runtime.recording import is_device_tensor
-from trcomp.runtime.step_arguments import (
+from trcomp.runtime.capture.arguments import (
     change_of_arguments,
     flatten,
     key_of,
     names_of,
     unreplayable,
 )
-from trcomp.runtime.step_guards import modes
-from trcomp.runtime.step_replay import CapturedStep
-from trcomp.runtime.step_trial import Subject, try_twice
+from trcomp.runtime.capture.guards import modes
+from trcomp.runtime.capture.replay import CapturedStep
+from trcomp.runtime.capture.trial import Subject, try_twice
+from trcomp.runtime.metrics import counters
+from trcomp.runtime.placeholders import CannotCaptureError
+from trcomp.runtime.recording import is_device_tensor
 
 F = TypeVar("F", bound=Callable[..., Any])
 _ATTEMPTS = 3

@@ -16,8 +16,8 @@ from trcomp.runtime.ir import NothingToComputeError, num_pending
 from trcomp.runtime.placeholders import CannotCaptureError
 from trcomp.runtime.recording import is_device_tensor, lifts_offset
 from trcomp.runtime.regions import Region, capture, layouts
-from trcomp.runtime.traced_parts import Part, plan_parts
-from trcomp.runtime.traced_recorder import Recorder
+from trcomp.runtime.traced.parts import Part, plan_parts
+from trcomp.runtime.traced.recorder import Recorder
 
 
 class TracedGraph:

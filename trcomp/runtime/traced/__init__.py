@@ -1,0 +1,1 @@
+"""Graphs that torch.compile traced: cut into parts, rewritten, recorded as one node each."""
