@@ -6,7 +6,7 @@ PEER_TORCH ?= torch==2.9.1
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: install demo check test quick long opinfo bench peers docs clean
+.PHONY: install demo check test quick long interop opinfo bench peers docs clean
 
 install: $(STAMP)
 
@@ -40,6 +40,19 @@ long: $(STAMP)
 
 quick: $(STAMP)
 	$(BIN)/pytest -m "not slow and not long and not e2e"
+
+# What holds between trcomp and SageMaker's SDKs, each in an environment of its own.
+interop: build/interop/v2/.installed build/interop/v3/.installed
+	build/interop/v2/bin/python -m pytest -W default tests/interop/test_sdk_v2.py
+	build/interop/v3/bin/python -m pytest -W default tests/interop/test_sdk_v3.py
+
+build/interop/v2/.installed: SDK = sagemaker>=2.257,<3
+build/interop/v3/.installed: SDK = sagemaker>=3.27,<4
+build/interop/%/.installed: setup.cfg
+	$(PYTHON) -m venv build/interop/$*
+	build/interop/$*/bin/python -m pip install --quiet --config-settings editable_mode=compat \
+		--editable ".[test]" "$(SDK)"
+	@touch $@
 
 # Every sample of PyTorch's operators, then the page about them; hours on two cores.
 opinfo: $(STAMP)

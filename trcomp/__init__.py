@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         UnsupportedError,
     )
     from trcomp.estimator import Estimator
+    from trcomp.interop import sagemaker_kwargs
     from trcomp.job import Job
     from trcomp.runtime import step
     from trcomp.spec import JobSpec
@@ -65,6 +66,7 @@ __all__ = [
     "TrcompError",
     "UnsupportedError",
     "__version__",
+    "sagemaker_kwargs",
     "step",
 ]
 
@@ -77,6 +79,7 @@ _HOMES = {
     "JobStatus": "trcomp.backends.base",
     "Plan": "trcomp.backends.base",
     "TrainingCompilerConfig": "trcomp.config",
+    "sagemaker_kwargs": "trcomp.interop",
     "step": "trcomp.runtime",
 }
 

@@ -238,7 +238,7 @@ def read(root: Path, environ: Mapping[str, str] | None = None) -> Contract:
 
 def to_hyperparameters(contract: Contract) -> dict[str, str]:
     """The script's hyperparameters and the settings as they travel: each value a JSON text."""
-    values = dict(contract.hyperparameters) | _reserved(contract)
+    values = dict(contract.hyperparameters) | reserved(contract.settings, contract.job_name)
     return {name: json.dumps(value) for name, value in values.items()}
 
 
@@ -308,7 +308,7 @@ def _training_env(
         "distribution_instance_groups": settings.other.get(GROUPS_SETTING, []),
         "is_hetero": len({group.instance_type for group in contract.instance_groups}) > 1,
         "hyperparameters": dict(contract.hyperparameters),
-        "framework_params": _reserved(contract),
+        "framework_params": reserved(settings, contract.job_name),
         "framework_module": "trcomp.entrypoint.__main__:main",
         "module_name": (settings.program or "").removesuffix(".py"),
         "module_dir": settings.submit_directory or str(paths.code),
@@ -346,12 +346,12 @@ def _text(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _reserved(contract: Contract) -> dict[str, Any]:
-    settings = contract.settings
+def reserved(settings: Settings, job_name: str | None = None) -> dict[str, Any]:
+    """Settings as the hyperparameters that they travel as."""
     values = {
         "sagemaker_program": settings.program,
         "sagemaker_submit_directory": settings.submit_directory,
-        "sagemaker_job_name": contract.job_name,
+        "sagemaker_job_name": job_name,
         "sagemaker_region": settings.region,
         "sagemaker_container_log_level": settings.log_level,
         "sagemaker_training_compiler_enabled": settings.compiler_enabled,

@@ -295,6 +295,41 @@ class Estimator:
         estimator.latest_training_job = Job(f"sagemaker://{name}", session)
         return estimator
 
+    def to_model_trainer(self, inputs: Inputs = None, sagemaker_session: Any = None) -> Any:
+        """The ModelTrainer of SageMaker's SDK v3 for this job, which needs ``trcomp[sagemaker]``.
+
+        The code is uploaded, and nothing started: `train` does that, or a pipeline's TrainingStep.
+
+        Args:
+            inputs: As for `fit`.
+            sagemaker_session: SDK v3's session or PipelineSession; None: the SDK's own.
+
+        Raises:
+            SpecError: The job has words that ModelTrainer has no setting for.
+            MissingExtraError: The SDK is not installed.
+            BackendUnavailableError: AWS cannot be reached, or refuses.
+        """
+        # Here, not above: it needs all of a job in SageMaker.
+        from trcomp import interop
+
+        return interop.to_model_trainer(self, inputs, sagemaker_session)
+
+    @property
+    def session(self) -> Any:
+        """The boto3 session that AWS is reached through, None for boto3's own configuration."""
+        return self._session
+
+    @property
+    def base_job_name(self) -> str:
+        """What jobs are named after: base_job_name, or the script's name."""
+        if self._base_job_name is not None:
+            return self._base_job_name
+        script = self._words["entry_point"] or getattr(
+            self._words["source_code"], "entry_script", ""
+        )
+        stem = Path(str(script)).stem
+        return re.sub(r"[^a-zA-Z0-9]+", "-", stem).strip("-") or "job"
+
     def logs(self) -> None:
         """Show the latest job until it ends, with what its workers print.
 
@@ -341,10 +376,7 @@ class Estimator:
 
     def _new_name(self) -> str:
         """A job name that is new each millisecond, as SageMaker's SDK makes it."""
-        base = self._base_job_name
-        if base is None:
-            stem = Path(str(self._words["entry_point"])).stem
-            base = re.sub(r"[^a-zA-Z0-9]+", "-", stem).strip("-") or "job"
+        base = self.base_job_name
         stamp = datetime.now(UTC).strftime("%Y-%m-%d-%H-%M-%S-%f")[:-3]
         room = limits.longest("TrainingJobName") - len(stamp) - 1
         return f"{base[:room].rstrip('-')}-{stamp}"

@@ -237,3 +237,26 @@ def test_hosts_that_distribution_leaves_out_run_the_script_once(
     )
     found = [line.split("group ")[1] for line in lines_of(estimator) if "group " in line]
     assert sorted(found) == ["data true None None", "ranks true 0 2", "ranks true 1 2"]
+
+
+def test_a_sweep_of_jobs_at_once(sagemaker: SageMaker, tmp_path: Path) -> None:
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "train.py").write_text(
+        "import sys\nprint('loss', (float(sys.argv[2]) - 0.03) ** 2)\n"
+    )
+    estimator = Estimator(
+        "train.py",
+        tmp_path / "code",
+        **words(sagemaker, metric_definitions=[{"Name": "loss", "Regex": "loss ([-+0-9.e]+)"}]),
+    )
+    jobs = {}
+    for rate in (0.1, 0.03):
+        estimator.set_hyperparameters(lr=rate)
+        name = f"sweep-{rate}".replace(".", "-")
+        estimator.fit(wait=False, job_name=name)
+        jobs[rate] = Job(f"sagemaker://{name}")
+    losses = {}
+    for rate, job in jobs.items():
+        job.wait(120)
+        losses[rate] = job.metrics()["loss"][-1]
+    assert min(losses, key=lambda rate: losses[rate]) == 0.03

@@ -40,6 +40,7 @@ def test_exported_names() -> None:
         "TrcompError",
         "UnsupportedError",
         "__version__",
+        "sagemaker_kwargs",
         "step",
     }
 

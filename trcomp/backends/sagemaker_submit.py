@@ -28,12 +28,12 @@ def submit(plan: Plan) -> None:
         with told(f"submit {plan.handle}"):
             client("sagemaker")  # says that no region is set
     if plan.spec.source_uri is None:
-        _upload(plan)
+        upload(plan)
     with told(f"create {plan.handle}"), _refusals(plan):
         _create(plan.request)
 
 
-def _upload(plan: SageMakerPlan) -> None:
+def upload(plan: SageMakerPlan) -> None:
     """Put the code where the request says, if it is not there.
 
     Raises:
