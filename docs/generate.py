@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -40,7 +41,7 @@ def flags_page() -> str:
 def cli_page() -> str:
     """Every command with its arguments and options."""
     lines = ["# Command line", "", _NOTE]
-    for name, command in sorted(cli.commands.items()):
+    for name, command in sorted(_commands(cli)):
         arguments = [option for option in command.params if isinstance(option, click.Argument)]
         options = [option for option in command.params if option not in arguments]
         words = ["trcomp", name, *["[options]" for _ in options[:1]], *map(_argument, arguments)]
@@ -49,6 +50,15 @@ def cli_page() -> str:
             lines += ["| option | default | what it does |", "|---|---|---|"]
             lines += [*map(_option_row, options), ""]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _commands(group: click.Group, before: str = "") -> Iterator[tuple[str, click.Command]]:
+    """Each command by what is typed for it."""
+    for name, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from _commands(command, f"{before}{name} ")
+        else:
+            yield f"{before}{name}", command
 
 
 def _argument(argument: click.Argument) -> str:

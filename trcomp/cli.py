@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -10,12 +11,15 @@ import traceback
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem, get_completion_class
 
-from trcomp import backends, bench
+from trcomp import backends, bench, defaults
 from trcomp._version import __version__
+from trcomp.backends.base import masked
 from trcomp.env import explain, gpus
 from trcomp.env.variables import DIALECTS
 from trcomp.env.xla_flags import unknown
@@ -27,6 +31,20 @@ from trcomp.job_options import job_options, requested_job, script_options
 from trcomp.rules import LOCAL_TYPES, instance_type_problems
 
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+_PROFILE = click.option("--profile", help="The profile of trcomp.toml or pyproject.toml.")
+
+
+def _handles(context: object, parameter: object, incomplete: str) -> list[CompletionItem]:
+    """The jobs that a shell can complete; SageMaker is asked once its name is typed."""
+    backend = "sagemaker" if incomplete.startswith("sagemaker://") else "process"
+    with suppress(TrcompError):
+        records = reversed(backends.named(backend).records())
+        typed = [record.typed for record in records]
+        return [CompletionItem(name) for name in typed if name.startswith(incomplete)]
+    return []
+
+
+_JOB = click.argument("job", shell_complete=_handles)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -39,23 +57,44 @@ def cli() -> None:
 @job_options
 @click.option("--detach", is_flag=True, help="Print the handle and return; the job goes on.")
 @click.option("--quiet", is_flag=True, help="Show the job's stages, not its workers' lines.")
-def run(detach: bool, quiet: bool, **words: Any) -> None:
+@click.option(
+    "--retries",
+    default=0,
+    show_default=True,
+    type=click.IntRange(min=0),
+    help="How often to start anew, from its checkpoints, if SCRIPT fails.",
+)
+@_PROFILE
+@_JSON
+def run(
+    detach: bool, quiet: bool, retries: int, profile: str | None, as_json: bool, **words: Any
+) -> None:
     """Run SCRIPT as a job: trcomp run train.py --devices 2 -- --steps 50
 
     What follows -- reaches the script: --name value or --name=value, in this order, as it is.
     """
-    estimator, request = requested_job(**words)
-    estimator.fit(**request, wait=not detach, logs="None" if quiet else "All")
-    if detach and estimator.latest_training_job is not None:
-        click.echo(estimator.latest_training_job.handle)
+    estimator, request = requested_job(**words, defaults=_defaults(profile))
+    how: dict[str, Any] = {"wait": not detach, "logs": "None" if quiet else "All"}
+    # With JSON on standard output all that is for a reader goes to the other.
+    out = contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext()
+    try:
+        with out:
+            estimator.fit(**request, **how, retries=retries)
+    finally:
+        job = estimator.latest_training_job
+        if job is not None and as_json:
+            _print_json(job.describe())
+    if detach and job is not None and not as_json:
+        click.echo(job.handle)
 
 
 @cli.command()
 @job_options
+@_PROFILE
 @_JSON
-def plan(as_json: bool, **words: Any) -> None:
+def plan(profile: str | None, as_json: bool, **words: Any) -> None:
     """Print what `run` would submit. Nothing is started or written."""
-    estimator, request = requested_job(**words)
+    estimator, request = requested_job(**words, defaults=_defaults(profile))
     planned = estimator.plan(**request)
     click.echo(planned.to_json() if as_json else planned.to_text())
 
@@ -79,7 +118,7 @@ def bench_forms(as_json: bool, steps: int, **words: Any) -> None:
     if as_json:
         best = bench.fastest(measured)
         forms = [dataclasses.asdict(one) for one in measured]
-        click.echo(json.dumps({"forms": forms, "use": best and best.form}, indent=2))
+        _print_json({"forms": forms, "use": best and best.form})
         return
     for line in bench.table(measured):
         click.echo(line)
@@ -87,13 +126,13 @@ def bench_forms(as_json: bool, steps: int, **words: Any) -> None:
 
 
 @cli.command()
-@click.argument("job")
+@_JOB
 @_JSON
 def status(job: str, as_json: bool) -> None:
     """Print the state of JOB (process://NAME, NAME or sagemaker://NAME) and how it came to it."""
     handle = Job.attach(job)
     if as_json:
-        click.echo(json.dumps(handle.describe(), indent=2))
+        _print_json(handle.describe())
         return
     record = handle.record()
     begin = record.transitions[0].time
@@ -105,12 +144,13 @@ def status(job: str, as_json: bool) -> None:
 
 
 @cli.command()
-@click.argument("job")
+@_JOB
 @click.option("-f", "--follow", is_flag=True, help="Go on until the job has ended.")
-def logs(job: str, follow: bool) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print each line as a JSON string.")
+def logs(job: str, follow: bool, as_json: bool) -> None:
     """Print what the workers of JOB printed."""
     for line in Job.attach(job).logs(follow):
-        click.echo(line)
+        click.echo(json.dumps(line) if as_json else line)
 
 
 @cli.command(name="list")
@@ -127,7 +167,7 @@ def list_jobs(backend: str, as_json: bool) -> None:
     records = backends.named(backend).records()
     if as_json:
         fields = [{"handle": record.handle, "status": record.status} for record in records]
-        click.echo(json.dumps(fields, indent=2))
+        _print_json(fields)
         return
     for record in records:
         begin = record.transitions[0].time.astimezone()
@@ -135,36 +175,103 @@ def list_jobs(backend: str, as_json: bool) -> None:
 
 
 @cli.command()
-@click.argument("job")
+@_JOB
 @click.option("--no-wait", is_flag=True, help="Return at once.")
-def stop(job: str, no_wait: bool) -> None:
+@_JSON
+def stop(job: str, no_wait: bool, as_json: bool) -> None:
     """Stop JOB and all its processes."""
     handle = Job.attach(job)
     handle.stop()
     if not no_wait:
         with suppress(JobError):
             handle.wait()
+    if as_json:
+        _print_json({"handle": handle.handle, "status": handle.status()})
+        return
     click.echo(f"{handle.handle}  {handle.status()}")
 
 
 @cli.command()
-@click.argument("jobs", nargs=-1, required=True, metavar="JOB...")
-def remove(jobs: Sequence[str]) -> None:
+@click.argument("jobs", nargs=-1, required=True, metavar="JOB...", shell_complete=_handles)
+@_JSON
+def remove(jobs: Sequence[str], as_json: bool) -> None:
     """Delete all that is kept of each JOB, which must have ended; results at --output-path stay."""
     handles = [Job.attach(job) for job in jobs]
     for handle in handles:
         handle.remove()
-        click.echo(f"{handle.handle}  removed")
+        if not as_json:
+            click.echo(f"{handle.handle}  removed")
+    if as_json:
+        _print_json({"removed": [handle.handle for handle in handles]})
 
 
 @cli.command()
-@click.argument("job")
+@_JOB
+@click.option("--to", "directory", help="Where to; default: a directory of the job's name here.")
+@click.option(
+    "--only",
+    type=click.Choice(["model", "output"]),
+    help="Only the model, or only the other files that the script left.",
+)
+@_JSON
+def download(job: str, directory: str | None, only: str | None, as_json: bool) -> None:
+    """Write the results of JOB, model.tar.gz and output.tar.gz, onto this machine."""
+    handle = Job.attach(job)
+    which = [only] if only else ["model", "output"]
+    written = handle.download(directory or handle.name, which)
+    if as_json:
+        _print_json({"handle": handle.handle, "files": [str(path) for path in written]})
+        return
+    if not written:
+        click.echo(f"{handle.handle} left no {' and no '.join(which)} (yet).")
+    for path in written:
+        click.echo(path)
+
+
+@cli.group()
+def config() -> None:
+    """The words of jobs that trcomp.toml, pyproject.toml and the environment give."""
+
+
+@config.command()
+@_PROFILE
+@_JSON
+def show(profile: str | None, as_json: bool) -> None:
+    """Print each word with its value, secrets masked, and where it comes from."""
+    found = _defaults(profile)
+    values = {name: default.value for name, default in found.items()}
+    for name, value in masked(values).items():
+        shown = masked(value) if isinstance(value, dict) else value
+        found[name] = defaults.Default(shown, found[name].origin)
+    if as_json:
+        _print_json({name: dataclasses.asdict(default) for name, default in found.items()})
+        return
+    if not found:
+        click.echo("Nothing is set.")
+    for name, default in found.items():
+        click.echo(f"{name} = {json.dumps(default.value)}  # {default.origin}")
+
+
+@cli.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print what SHELL runs to complete commands, options and jobs.
+
+    For bash: eval "$(trcomp completion bash)" in ~/.bashrc; zsh and fish alike.
+    """
+    complete = get_completion_class(shell)
+    assert complete is not None
+    click.echo(complete(cli, {}, "trcomp", "_TRCOMP_COMPLETE").source())
+
+
+@cli.command()
+@_JOB
 @_JSON
 def report(job: str, as_json: bool) -> None:
     """Print what the workers of JOB measured."""
     measured = Job.attach(job).report()
     if as_json:
-        click.echo(json.dumps(measured, indent=2))
+        _print_json(measured)
         return
     for name, value in report_rows(measured["totals"]):
         click.echo(f"{name:<20}{value}")
@@ -197,7 +304,7 @@ def env(
     rows = _environment(instance_type, instance_count, devices, old_image)
     rows = [row for row in rows if only is None or row.rank == only]
     if as_json:
-        click.echo(json.dumps([dataclasses.asdict(row) for row in rows], indent=2))
+        _print_json([dataclasses.asdict(row) for row in rows])
         return
     for row in rows:
         click.echo(f"rank {row.rank}: local rank {row.local_rank} on {row.host}")
@@ -229,6 +336,14 @@ def main(args: Sequence[str] | None = None) -> int:
         click.echo("Error: this is a defect of trcomp; please report the lines above.", err=True)
         return 70
     return 0
+
+
+def _defaults(profile: str | None) -> dict[str, defaults.Default]:
+    return defaults.found(Path.cwd(), os.environ, profile)
+
+
+def _print_json(values: Any) -> None:
+    click.echo(json.dumps(values, indent=2))
 
 
 def _environment(

@@ -100,6 +100,11 @@ JOB_ONLY = (
 # The client.
 HOME = Flag("TRCOMP_HOME", "", "Where job directories live; default ~/.local/share/trcomp.")
 
+PROFILE = Flag(
+    "TRCOMP_PROFILE", "", "The profile of trcomp.toml or [tool.trcomp] that jobs are run with."
+)
+WORD_PREFIX = "TRCOMP_WORD_"
+"""Before a word of `Estimator` in capitals: its value for the command line, over that of a file."""
 PRICES = Flag(
     "TRCOMP_PRICES",
     "",

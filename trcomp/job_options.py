@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import json
+import dataclasses
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from trcomp.config import TrainingCompilerConfig
+from trcomp.defaults import Default
+from trcomp.defaults import value as value_of
 from trcomp.errors import Problem, SpecError
 from trcomp.estimator import Estimator, problems_of
 
@@ -105,9 +108,13 @@ def requested_job(
     checkpoint_uri: str | None = None,
     job_name: str | None = None,
     more: Sequence[str] = (),
+    defaults: Mapping[str, Default] | None = None,
     **words: Any,
 ) -> tuple[Estimator, dict[str, Any]]:
     """An estimator, and the words of its `fit` and `plan`.
+
+    Args:
+        defaults: The words of a file and of the environment; what is typed wins over them.
 
     Raises:
         SpecError: Holds every problem of the whole command line.
@@ -128,7 +135,8 @@ def requested_job(
         if once_per_host and given:
             allowed = "it is for workers that trcomp starts; leave out --once-per-host or this."
             problems.append(Problem(option, True, allowed))
-    words |= {name: _value(text) for name, text in _pairs("--set", more, problems).items()}
+    set_words = {name: value_of(text) for name, text in _pairs("--set", more, problems).items()}
+    words |= set_words
     words |= {
         "entry_point": script,
         "hyperparameters": _hyperparameters(script_args, problems),
@@ -141,10 +149,60 @@ def requested_job(
     request: dict[str, Any] = {"inputs": _pairs("--input", channels, problems) or None}
     if job_name is not None:
         request["job_name"] = job_name
-    problems += problems_of(words | request)
+    used = _take_defaults(defaults or {}, words, request, _typed() | set(set_words))
+    problems += [_with_origin(problem, used) for problem in problems_of(words | request)]
     if problems:
         raise SpecError(problems)
     return Estimator(**words), request
+
+
+_WORDS = {
+    "checkpoint_uri": "checkpoint_s3_uri",
+    "compiler": "compiler_config",
+    "once_per_host": "compiler_config",
+    "debug": "compiler_config",
+    "cuda_to_xla": "compiler_config",
+}
+"""Of options that are not called as the word that they give."""
+
+
+def _typed() -> set[str]:
+    """The words whose options were typed."""
+    context = click.get_current_context(silent=True)
+    if context is None:
+        return set()
+    typed = [
+        name
+        for name in context.params
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    ]
+    return {_WORDS.get(name, name) for name in typed}
+
+
+def _take_defaults(
+    defaults: Mapping[str, Default], words: dict[str, Any], request: dict[str, Any], typed: set[str]
+) -> dict[str, Default]:
+    """Put defaults where nothing was typed; gives those that are in use."""
+    used = {}
+    for word, default in defaults.items():
+        target = request if word in {"inputs", "experiment_config"} else words
+        if word in {"environment", "hyperparameters"} and isinstance(default.value, Mapping):
+            # What is typed may be one of several.
+            words[word] = {**default.value, **words[word]}
+        elif word in typed:
+            continue
+        else:
+            target[word] = default.value
+        used[word] = default
+    return used
+
+
+def _with_origin(problem: Problem, defaults: Mapping[str, Default]) -> Problem:
+    """A problem with the place of the word that it is about, if nobody typed it."""
+    word = re.split(r"[.\[]", problem.field)[0]
+    if word not in defaults:
+        return problem
+    return dataclasses.replace(problem, field=f"{problem.field} ({defaults[word].origin})")
 
 
 def _hyperparameters(script_args: Sequence[str], problems: list[Problem]) -> dict[str, str]:
@@ -197,14 +255,6 @@ def _pairs(option: str, texts: Sequence[str], problems: list[Problem]) -> dict[s
         if "=" not in text:
             problems.append(Problem(option, text, "NAME=VALUE is needed."))
     return dict(text.split("=", 1) for text in texts if "=" in text)
-
-
-def _value(text: str) -> Any:
-    """A word's value: JSON, or else text that stands for itself."""
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
 
 
 def _is_option(text: str) -> bool:

@@ -8,6 +8,8 @@ import re
 import signal
 import subprocess
 import sys
+import tarfile
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -333,7 +335,7 @@ def test_checkpoints_are_found_again_by_the_next_job(sagemaker: SageMaker, tmp_p
 def test_the_command_line_finds_the_job_by_its_handle(
     sagemaker: SageMaker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "train.py").write_text("print('hello')\n")
+    (tmp_path / "train.py").write_text("print('hello')\n" + textwrap.dedent(WRITER))
     words = ["--instance-type", "ml.m5.large", "--role", sagemaker.role, "--image-uri", "image"]
     words += ["--no-compiler", "--job-name", "typed", "--set", "max_run=60"]
     assert main(["run", str(tmp_path / "train.py"), *words, "--detach"]) == 0
@@ -349,10 +351,33 @@ def test_the_command_line_finds_the_job_by_its_handle(
         {"handle": "sagemaker://typed", "status": "Completed"}
     ]
     assert main(["report", "sagemaker://typed"]) == 0
-    assert main(["stop", "sagemaker://typed"]) == 0
+    capsys.readouterr()
+    assert main(["logs", "sagemaker://typed", "--json"]) == 0
+    assert "[rank 0] hello" in map(json.loads, capsys.readouterr().out.splitlines())
+    place = tmp_path / "results"
+    assert main(["download", "sagemaker://typed", "--to", str(place), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["files"] == [str(place / "model.tar.gz")]
+    with tarfile.open(place / "model.tar.gz") as archive:
+        assert archive.getnames() == ["model.txt"]
+    assert main(["download", "sagemaker://typed", "--only", "output"]) == 0
+    assert "left no output (yet)" in capsys.readouterr().out
+    assert main(["stop", "sagemaker://typed", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["status"] == "Completed"
     assert main(["remove", "sagemaker://typed"]) == 0
     assert main(["status", "sagemaker://typed"]) == 64
     assert "There is no job sagemaker://typed in region us-east-1" in capsys.readouterr().err
+
+
+def test_run_with_json_prints_the_job_alone_on_standard_output(
+    sagemaker: SageMaker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "train.py").write_text("print('hello')\nraise SystemExit(3)\n")
+    words = ["--instance-type", "ml.m5.large", "--role", sagemaker.role, "--image-uri", "image"]
+    assert main(["run", str(tmp_path / "train.py"), *words, "--no-compiler", "--json"]) == 3
+    shown = capsys.readouterr()
+    found = json.loads(shown.out)
+    assert (found["status"], found["failure"]["exit_code"]) == ("Failed", 3)
+    assert "[rank 0] hello" in shown.err
 
 
 def test_a_busy_service_is_asked_again(sagemaker: SageMaker, tmp_path: Path) -> None:

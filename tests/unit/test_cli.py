@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from click.shell_completion import ShellComplete
 from hypothesis import given
 from hypothesis import strategies as st
 
 from trcomp import SpecError
-from trcomp.cli import main
+from trcomp.backends import process
+from trcomp.cli import cli, main
 from trcomp.contract import to_argv
 from trcomp.job_options import parse_script_args
 
@@ -135,3 +138,20 @@ def test_env_of_an_unknown_type_warns_and_of_no_type_is_64(
     assert "not in trcomp's table" in captured.err
     assert "WORLD_SIZE=3" in captured.out
     assert main(["env", "--instance-type", "p4d"]) == 64
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_gets_what_completes_commands(
+    shell: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["completion", shell]) == 0
+    assert "_TRCOMP_COMPLETE" in capsys.readouterr().out
+
+
+def test_jobs_are_completed_by_their_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    typed = [SimpleNamespace(typed="vit-1"), SimpleNamespace(typed="vit-2")]
+    monkeypatch.setattr(process, "records", lambda: [*typed, SimpleNamespace(typed="other")])
+    done = ShellComplete(cli, {}, "trcomp", "_TRCOMP_COMPLETE")
+    found = [item.value for item in done.get_completions(["status"], "vit")]
+    assert found == ["vit-2", "vit-1"]
+    assert "download" in [item.value for item in done.get_completions([], "do")]

@@ -90,14 +90,17 @@ def test_commands_and_their_options() -> None:
     job |= {"job_name", "compiler", "once_per_host", "debug", "cuda_to_xla"}
     found = {name: {p.name for p in command.params} for name, command in cli.commands.items()}
     assert found == {
-        "run": job | {"detach", "quiet"},
-        "plan": job | {"as_json"},
+        "run": job | {"detach", "quiet", "retries", "profile", "as_json"},
+        "plan": job | {"profile", "as_json"},
         "bench": script | {"steps", "as_json"},
         "status": {"job", "as_json"},
-        "logs": {"job", "follow"},
+        "logs": {"job", "follow", "as_json"},
         "list": {"backend", "as_json"},
-        "remove": {"jobs"},
-        "stop": {"job", "no_wait"},
+        "remove": {"jobs", "as_json"},
+        "stop": {"job", "no_wait", "as_json"},
+        "download": {"job", "directory", "only", "as_json"},
+        "config": set(),
+        "completion": {"shell"},
         "report": {"job", "as_json"},
         "env": {
             "why",
