@@ -25,6 +25,7 @@ from trcomp.env.variables import DIALECTS
 from trcomp.env.xla_flags import unknown
 from trcomp.errors import JobError, SpecError, TrcompError
 from trcomp.follow import report_rows, stage_text
+from trcomp.iam_command import iam_policy
 from trcomp.images import instances
 from trcomp.job import Job
 from trcomp.job_options import job_options, requested_job, script_options
@@ -313,6 +314,9 @@ def env(
             if variable.value is not None:
                 shown = f"{variable.name}={variable.value}"
             click.echo(f"  {shown:<48}  {variable.reason}" if why else f"  {shown}")
+
+
+cli.add_command(iam_policy)
 
 
 def main(args: Sequence[str] | None = None) -> int:

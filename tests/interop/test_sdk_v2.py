@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from sagemaker.pytorch import PyTorch as Theirs
 from sagemaker.pytorch import TrainingCompilerConfig as OfPyTorch
 
 import trcomp
+from docs import sagemaker as pages
 from trcomp import Job, TrainingCompilerConfig
 from trcomp.backends.sagemaker_plan import SageMakerPlan
 from trcomp.huggingface import HuggingFace
@@ -147,6 +149,19 @@ def test_frozen_images_are_the_sdks(image: frozen.FrozenImage, region: str) -> N
     except ValueError:
         expected = None
     assert image.uri(region) == expected
+
+
+def test_the_docs_have_every_parameter_of_the_sdk() -> None:
+    def parameters(call: Any) -> set[str]:
+        return set(inspect.signature(call).parameters) - {"self", "kwargs"}
+
+    documented = {kind: set(names) for kind, names in pages.V2.items()}
+    base = parameters(sdk.estimator.EstimatorBase.__init__) | {"image_uri"}
+    assert documented["every estimator"] == base
+    assert documented["PyTorch"] == parameters(Theirs.__init__) - base
+    theirs = parameters(sdk.huggingface.HuggingFace.__init__) - base
+    assert documented["HuggingFace"] == theirs - documented["PyTorch"]
+    assert documented["fit"] == parameters(Theirs.fit)
 
 
 def test_the_launch_of_the_training_compilers_time_asks_for_the_same(

@@ -101,6 +101,10 @@ def test_commands_and_their_options() -> None:
         "download": {"job", "directory", "only", "as_json"},
         "config": set(),
         "completion": {"shell"},
+        "iam-policy": {
+            *("role", "who", "region", "output_path"),
+            *("reads", "writes", "image_uri", "kms_key", "vpc"),
+        },
         "report": {"job", "as_json"},
         "env": {
             "why",
