@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from tests.e2e import frameworks
 
-pytest.importorskip("torchvision", reason="timm imports torchvision; see examples/timm")
-pytestmark = [pytest.mark.e2e, pytest.mark.long]
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.long,
+    pytest.mark.skipif(
+        find_spec("timm") is None, reason="pip install timm, and a torchvision of torch's release"
+    ),
+]
 
 
 @pytest.mark.parametrize("devices", [1, 2])

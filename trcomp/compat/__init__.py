@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import ClassVar
 
-from trcomp.compat import accelerate, lightning, transformers
+from trcomp.compat import accelerate, lightning, torchvision, transformers
 
 TORCH_XLA_VERSION = "2.9.0+trcomp"
 """The torch_xla release whose names the tree has; frameworks compare it."""
@@ -103,6 +103,7 @@ def install() -> None:
     if any(isinstance(finder, TreeFinder) for finder in sys.meta_path):
         return
     sys.meta_path.append(TreeFinder())
+    torchvision.install()
     installed = _installed()
     if installed is None:
         for framework in (accelerate, lightning, transformers):
