@@ -10,6 +10,8 @@ import pytest
 import torch
 
 from tests.e2e import frameworks
+from tests.runtime.rank_scripts import found_by_ranks
+from trcomp import flags
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
@@ -57,6 +59,39 @@ def test_a_checkpoint_is_resumed_and_the_best_is_kept(tmp_path: Path) -> None:
     )
     assert len(frameworks.history(rest.output)["losses"]) == 12
     assert json.loads((rest.output / "history.json").read_text())["val_loss"] > 0
+
+
+TOLD_TO_STOP = """
+import json, os, signal, sys
+
+sys.path.insert(0, {examples!r})
+import lightning as L
+from train import Classifier, loader
+
+
+class Told(Classifier):
+    def training_step(self, batch, batch_index):
+        if batch_index == 3 and self.global_rank == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return super().training_step(batch, batch_index)
+
+
+words = {{name: False for name in ("logger", "enable_progress_bar", "enable_checkpointing")}}
+trainer = L.Trainer(accelerator="gpu", devices=2, max_epochs=2, **words)
+try:
+    trainer.fit(Told(), loader(96, 1, 4), loader(24, 2, 4))
+except SystemExit as error:
+    found = [type(error).__name__, trainer.global_step]
+    print("FOUND " + json.dumps(found), flush=True)
+"""
+
+
+def test_all_ranks_stop_at_the_step_after_one_was_told_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(flags.CUDA_TO_XLA.name, "1")
+    script = TOLD_TO_STOP.format(examples=str(frameworks.EXAMPLES / "lightning"))
+    assert found_by_ranks(script, tmp_path, 2) == [["SIGTERMException", 4]] * 2
 
 
 @pytest.mark.parametrize(

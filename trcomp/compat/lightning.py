@@ -112,7 +112,7 @@ def _agree_to_stop_on_host(module: ModuleType) -> None:
         import torch
         from torch import distributed
 
-        told = torch.tensor(int(self.trainer.received_sigterm))
+        told = torch.tensor(int(getattr(self.trainer._signal_connector, "was_told", False)))
         distributed.all_reduce(told, distributed.ReduceOp.MAX)
         if told:
             raise module.SIGTERMException
@@ -122,10 +122,15 @@ def _agree_to_stop_on_host(module: ModuleType) -> None:
 
 def _note_signals_only(module: ModuleType) -> None:
     def _sigterm_notifier_fn(self: Any, signum: int, _: Any) -> None:
+        from torch import distributed
+
         launcher = self.trainer.strategy.launcher
         if launcher is not None and not self.received_sigterm:
             launcher.kill(signum)
-        self.received_sigterm = True
+        self.was_told = True
+        # A rank that trains among others goes on until all stop, at the next step.
+        among_others = distributed.is_initialized() and self.trainer.world_size > 1
+        self.received_sigterm = not (among_others and self.trainer.training)
 
     module._SignalConnector._sigterm_notifier_fn = _sigterm_notifier_fn
 
