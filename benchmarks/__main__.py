@@ -20,7 +20,7 @@ from trcomp import flags
 
 NAMES = (
     *("training_step", "recording", "compiled", "step"),
-    *("warm_start", "loader", "scaling", "launch_overhead"),
+    *("warm_start", "loader", "scaling", "launch_overhead", "log_follow"),
 )
 RESULTS = Path(__file__).parent / "results"
 _LIMITED = Path(__file__).parents[1] / "build" / "benchmarks"

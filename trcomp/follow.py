@@ -187,12 +187,14 @@ class _View:
                 below.show(self._activity(record))
                 # What a worker printed follows the news that it runs, and precedes that of its end.
                 self._show_stages(steps, _WITH_LINES)
-                if self._show_lines(record.status.ended):
+                came = self._show_lines(record.status.ended)
+                if came and record.status.ended:
                     continue
                 self._show_stages(steps, set(JobStatus))
                 if record.status.ended:
                     return record
-                time.sleep(self.job.poll_seconds)
+                # Where lines come there are soon more: nobody is to read them late.
+                time.sleep(min(self.job.poll_seconds, 1.0) if came else self.job.poll_seconds)
 
     def _show_lines(self, final: bool) -> bool:
         if not self.show_logs:

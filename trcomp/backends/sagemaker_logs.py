@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -10,6 +10,11 @@ from trcomp.backends.base import Cursor, with_host
 
 GROUP = "/aws/sagemaker/TrainingJobs"
 _THREADS = 8
+_MOST_EVENTS = 10_000
+"""What CloudWatch gives in one answer."""
+_FEWEST_EVENTS = 100
+_EVENTS_AT_ONCE = 200_000
+"""Of all streams together: about 60 MB."""
 _Event = tuple[int, str, str]
 """When a line was printed, in milliseconds, by which host, and the line."""
 
@@ -24,14 +29,15 @@ def read(client: Any, name: str, cursor: Cursor, several_hosts: bool) -> tuple[l
         several_hosts: Whether each line is to name its host.
     """
     streams = list(_streams(client, name))
+    # A job that has long run when it is first looked at is not read into memory all at once.
+    limit = max(_FEWEST_EVENTS, min(_MOST_EVENTS, _EVENTS_AT_ONCE // max(1, len(streams))))
     with ThreadPoolExecutor(_THREADS) as threads:
-        pages = list(threads.map(lambda s: _page(client, s, cursor.get(s)), streams))
-    events: list[_Event] = []
-    following = dict(cursor)
-    for stream, (found, token) in zip(streams, pages, strict=True):
-        host = host_of(stream)
-        events += [(event["timestamp"], host, event["message"]) for event in found]
-        following[stream] = token
+        pages = threads.map(lambda s: _page(client, s, cursor.get(s), limit), streams)
+        events: list[_Event] = []
+        following = dict(cursor)
+        for stream, (found, token) in zip(streams, pages, strict=True):
+            events += found
+            following[stream] = token
     # Sorting keeps lines of the same millisecond as they are: one host's stay in their order.
     events.sort(key=lambda event: event[0])
     lines = [text.rstrip("\r\n") for _, _, text in events]
@@ -70,15 +76,18 @@ def _streams(client: Any, name: str) -> Iterator[str]:
         return
 
 
-def _page(client: Any, stream: str, token: str | None) -> tuple[Sequence[Any], str | None]:
+def _page(
+    client: Any, stream: str, token: str | None, limit: int
+) -> tuple[list[_Event], str | None]:
     """The next events of a stream that has any, and the token after them."""
+    host = host_of(stream)
+    place = {"logGroupName": GROUP, "logStreamName": stream, "startFromHead": True, "limit": limit}
     while True:
-        place = {"logGroupName": GROUP, "logStreamName": stream, "startFromHead": True}
         try:
             answer = client.get_log_events(**place, **({"nextToken": token} if token else {}))
         except client.exceptions.ResourceNotFoundException:  # deleted since it was listed
-            return (), token
+            return [], token
         before, token = token, answer["nextForwardToken"]
         # CloudWatch gives empty pages before the end; only a token that stays is the end.
         if answer["events"] or token == before:
-            return answer["events"], token
+            return [(one["timestamp"], host, one["message"]) for one in answer["events"]], token
