@@ -15,6 +15,7 @@ from trcomp.backends import git, sessions
 from trcomp.backends.base import Plan
 from trcomp.backends.sagemaker_image import chosen_image, image_note
 from trcomp.config import TrainingCompilerConfig
+from trcomp.description import spec_and_problems
 from trcomp.errors import Problem, SpecError, nearest
 from trcomp.job import Job
 from trcomp.managed import ManagedWords
@@ -228,7 +229,7 @@ class Estimator:
         if experiment_config is not None:
             words["experiment_config"] = dict(experiment_config)
         with sessions.through(self._session):
-            spec, problems = _spec_and_problems(words)
+            spec, problems = spec_and_problems(words)
         base = self._base_job_name
         if base is not None and job_name is None:
             problems = [problem for problem in problems if problem.field != "job_name"]
@@ -380,28 +381,3 @@ class Estimator:
         stamp = datetime.now(UTC).strftime("%Y-%m-%d-%H-%M-%S-%f")[:-3]
         room = limits.longest("TrainingJobName") - len(stamp) - 1
         return f"{base[:room].rstrip('-')}-{stamp}"
-
-
-def problems_of(words: Mapping[str, Any]) -> list[Problem]:
-    """All that is wrong with words of `Estimator` and of its `fit` (inputs, job_name) together."""
-    return _spec_and_problems({"job_name": "a", **words})[1]
-
-
-def _spec_and_problems(words: dict[str, Any]) -> tuple[JobSpec, list[Problem]]:
-    """The spec of some words and all their problems; with problems the spec is of no use."""
-    try:
-        spec, problems = JobSpec.of(**words), []
-    except SpecError as error:
-        # What the backend finds in the sound words belongs into the same report.
-        problems = list(error.problems)
-        broken = {_word(problem) for problem in problems}
-        sound = {word: value for word, value in words.items() if word not in broken}
-        spec = JobSpec.of(**{"job_name": "a", "entry_point": "a.py"} | sound)
-    else:
-        broken = set()
-    found = backends.problems(spec)
-    return spec, problems + [problem for problem in found if _word(problem) not in broken]
-
-
-def _word(problem: Problem) -> str:
-    return re.split(r"[.\[]", problem.field)[0]

@@ -13,8 +13,9 @@ from click.core import ParameterSource
 from trcomp.config import TrainingCompilerConfig
 from trcomp.defaults import Default
 from trcomp.defaults import value as value_of
+from trcomp.description import problems_of
 from trcomp.errors import Problem, SpecError
-from trcomp.estimator import Estimator, problems_of
+from trcomp.estimator import Estimator
 
 _NEGATIVE_NUMBER = re.compile(r"-\d+$|-\d*\.\d+$|-\d+(\.\d*)?[eE][-+]?\d+$")
 

@@ -178,6 +178,8 @@ class JobSpec(BaseModel):
     @classmethod
     def _dependencies(cls, value: Any, info: ValidationInfo) -> Any:
         given = [value] if isinstance(value, str | Path) else value or ()
+        problem = Problem("dependencies", value, "a list of files and directories is needed.")
+        _checked(given, [] if isinstance(given, list | tuple) else [problem])
         in_repository = info.data.get("git_config") is not None
         return tuple(_dependency(item, in_repository) for item in given)
 
@@ -254,7 +256,8 @@ def derived(words: dict[str, Any]) -> dict[str, Any]:
     managed = found.get("managed", {})
     groups = found.get("instance_groups") or managed.get("instance_groups") or []
     choice = found.get("instance_preferences") or managed.get("instance_preferences") or groups
-    if choice and all(isinstance(item, Mapping) for item in choice):
+    listed = isinstance(choice, list) and isinstance(groups, list)
+    if listed and choice and all(isinstance(item, Mapping) for item in (*choice, *groups)):
         found.setdefault("instance_type", choice[0].get("InstanceType"))
         counts = [item.get("InstanceCount") for item in groups or choice[:1]]
         if all(isinstance(count, int) for count in counts):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
+import tarfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -170,3 +172,27 @@ def test_iam_allows_each_call_that_is_made_and_nothing_else(
     allowed = {action for one in policy["Statement"] for action in one["Action"]}
     beside = {action for action, _ in iam.BESIDE}
     assert allowed == {iam.CALLS[operation][0] for operation in made} | beside
+
+
+def test_a_report_out_of_s3_is_a_small_file_or_none(sagemaker: SageMaker, tmp_path: Path) -> None:
+    """Who may write results could leave an archive that fills the memory of whoever reads it."""
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "train.py").write_text("print()\n")
+    words: dict[str, Any] = {"role": sagemaker.role, "image_uri": "image"}
+    words |= {"instance_type": "ml.m5.large", "compiler_config": PLAIN}
+    Estimator("train.py", tmp_path / "code", **words).fit(job_name="job", logs=False)
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w:gz") as archive:
+        link = tarfile.TarInfo("trcomp/rank-0.json")
+        link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        archive.addfile(link)
+        large = tarfile.TarInfo("trcomp/rank-1.json")
+        large.size = 17 * 2**20
+        archive.addfile(large, io.BytesIO(bytes(large.size)))
+        sound = tarfile.TarInfo("trcomp/rank-2.json")
+        sound.size = len(b'{"rank": 2}')
+        archive.addfile(sound, io.BytesIO(b'{"rank": 2}'))
+    sagemaker.client("s3").put_object(
+        Bucket=sagemaker.bucket, Key="job/output/output.tar.gz", Body=stream.getvalue()
+    )
+    assert Job("sagemaker://job").report()["ranks"] == [{"rank": 2}]

@@ -300,3 +300,19 @@ def test_a_channel_is_named_like_a_directory(name: str) -> None:
 def test_broken_json_is_a_spec_error() -> None:
     with pytest.raises(SpecError):
         JobSpec.from_json("{")
+
+
+@pytest.mark.parametrize("value", [5, "text", {"a": 1}, [5], [[]]])
+@pytest.mark.parametrize(
+    "word",
+    [
+        *("instance_groups", "instance_preferences", "rules", "profiler_rules", "dependencies"),
+        *("distribution", "git_config", "source_code", "compute", "debugger_hook_config"),
+        *("compiler_config", "inputs", "profiler_config", "mlflow_config"),
+    ],
+)
+def test_a_value_of_another_kind_is_a_problem_like_others(word: str, value: object) -> None:
+    try:
+        JobSpec.of(**WORDS, **{word: value})
+    except SpecError as error:
+        assert all(problem.field.startswith(word) for problem in error.problems)

@@ -52,6 +52,7 @@ REMOTE = True
 SETTLE_SECONDS = 15.0
 """How long after a job's end lines of it may still arrive."""
 _LISTED = 100
+_LARGEST_REPORT_BYTES = 16 * 2**20
 
 
 def describe(name: str) -> SageMakerRecord:
@@ -250,7 +251,9 @@ def _reports(uri: str) -> Iterator[bytes]:
             raise
         with answer["Body"] as body, tarfile.open(fileobj=body, mode="r|gz") as archive:
             for member in archive:
-                if member.name.startswith(f"{results.REPORTS}/rank-"):
+                named = member.name.startswith(f"{results.REPORTS}/rank-")
+                # A link leads elsewhere, and what is larger than a report is none.
+                if named and member.isreg() and member.size <= _LARGEST_REPORT_BYTES:
                     stream = archive.extractfile(member)
                     if stream is not None:
                         yield stream.read()
