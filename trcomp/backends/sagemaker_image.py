@@ -25,7 +25,7 @@ def image_note(spec: JobSpec) -> str | None:
     local, versions = spec.instance_type in LOCAL_TYPES, _versions(spec)
     old = None if local else frozen_image(spec, current_region())
     if old is not None:
-        return f"The image with {old}: {frozen.NOTE}"
+        return f"{chosen_image(spec)}: {frozen.NOTE}"
     if not versions:
         return None
     given = ", ".join(f"{name}={value!r}" for name, value in versions.items())
