@@ -60,6 +60,11 @@ def job_of(estimator: Estimator) -> Job:
 SCRIPTS = Path(__file__).parent / "scripts"
 
 
+FROZEN = (
+    "763104351884.dkr.ecr.us-east-1.amazonaws.com/huggingface-pytorch-trcomp-training:"
+    "1.11.0-transformers4.21.1-gpu-py38-cu113-ubuntu20.04"
+)
+"""An image of the Training Compiler; the stand-in runs each job in this Python."""
 WHERE: dict[str, Any] = {
     "source_dir": SCRIPTS,
     # This machine has no GPUs.
@@ -70,20 +75,21 @@ WHERE: dict[str, Any] = {
 
 def by_image(role: str) -> Estimator:
     """The script starts its ranks itself."""
-    return PyTorch(
-        entry_point="regression.py",
-        role=role,
-        instance_type="ml.p4d.24xlarge",
-        instance_count=1,
-        image_uri="image",
-        **WHERE,
-    )
+    with pytest.warns(UserWarning, match="it is frozen"):
+        return PyTorch(
+            entry_point="regression.py",
+            role=role,
+            instance_type="ml.p4d.24xlarge",
+            instance_count=1,
+            image_uri=FROZEN,
+            **WHERE,
+        )
 
 
 def by_compiler(role: str) -> Estimator:
     """The Training Compiler starts them."""
     distribution = {"pytorchxla": {"enabled": True}}
-    with pytest.warns(UserWarning, match="transformers_version='4.21.1', pytorch_version='1.11.0'"):
+    with pytest.warns(UserWarning, match="it is frozen"):
         return HuggingFace(
             entry_point="regression.py",
             role=role,
@@ -93,7 +99,6 @@ def by_compiler(role: str) -> Estimator:
             pytorch_version="1.11.0",
             compiler_config=TrainingCompilerConfig(),
             distribution=distribution,
-            image_uri="image",
             **WHERE,
         )
 
@@ -185,6 +190,19 @@ def test_unchanged_code_is_uploaded_once(sagemaker: SageMaker, tmp_path: Path) -
     before = sagemaker.calls[: sagemaker.calls.index("CreateTrainingJob") + 1]
     assert before == ["S3.HEAD", "S3.HEAD", "S3.PUT", "CreateTrainingJob"]
     assert "[rank 0] second" in list(job_of(job).logs())
+
+
+def test_a_submission_makes_few_calls_beside_the_upload(
+    sagemaker: SageMaker, tmp_path: Path
+) -> None:
+    estimator(tmp_path, sagemaker, "print()").fit(wait=False)
+    calls = sagemaker.calls[1:]  # the first made the bucket
+    calls = calls[: calls.index("CreateTrainingJob") + 1]
+    assert [call for call in calls if call != "S3.PUT"] == [
+        "S3.HEAD",
+        "S3.HEAD",
+        "CreateTrainingJob",
+    ]
 
 
 def test_code_that_changes_after_it_was_planned_is_not_sent(
@@ -356,11 +374,14 @@ def test_the_command_line_finds_the_job_by_its_handle(
     assert "[rank 0] hello" in map(json.loads, capsys.readouterr().out.splitlines())
     place = tmp_path / "results"
     assert main(["download", "sagemaker://typed", "--to", str(place), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["files"] == [str(place / "model.tar.gz")]
+    files = json.loads(capsys.readouterr().out)["files"]
+    assert files == [str(place / name) for name in ("model.tar.gz", "output.tar.gz")]
     with tarfile.open(place / "model.tar.gz") as archive:
         assert archive.getnames() == ["model.txt"]
-    assert main(["download", "sagemaker://typed", "--only", "output"]) == 0
-    assert "left no output (yet)" in capsys.readouterr().out
+    again = tmp_path / "again"
+    assert main(["download", "sagemaker://typed", "--only", "model", "--to", str(again)]) == 0
+    assert [path.name for path in again.iterdir()] == ["model.tar.gz"]
+    capsys.readouterr()
     assert main(["stop", "sagemaker://typed", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["status"] == "Completed"
     assert main(["remove", "sagemaker://typed"]) == 0
