@@ -11,7 +11,7 @@ from typing import Any, Self, Unpack
 
 from trcomp import backends, limits, out_of_scope, rules
 from trcomp import retries as again
-from trcomp.backends import git, sessions
+from trcomp.backends import git, sessions, siblings
 from trcomp.backends.base import Plan
 from trcomp.backends.sagemaker_image import chosen_image, image_note
 from trcomp.config import TrainingCompilerConfig
@@ -131,8 +131,10 @@ class Estimator:
         self.latest_training_job: Job | None = None
         """The job of the latest `fit`."""
         with sessions.through(self._session):
-            if note := image_note(self.to_spec()):
-                warnings.warn(note, stacklevel=3 if type(self) is not Estimator else 2)
+            spec = self.to_spec()
+            for note in (image_note(spec), siblings.note(spec)):
+                if note:
+                    warnings.warn(note, stacklevel=3 if type(self) is not Estimator else 2)
 
     def fit(
         self,

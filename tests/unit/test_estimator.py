@@ -200,3 +200,19 @@ def test_without_a_job_there_is_nothing_to_stop_or_to_show(script: Path) -> None
 
 def test_a_session_must_be_one(script: Path) -> None:
     assert "sagemaker_session: got 'str'" in problems_of(script, sagemaker_session="default")
+
+
+def test_modules_beside_a_script_that_goes_alone_are_named(script: Path) -> None:
+    script.write_text("import os, model\nfrom layers.norm import Norm\nfrom shared import x\n")
+    (script.parent / "layers").mkdir()
+    for name in ("model.py", "layers/__init__.py", "shared.py", "os_of_mine.py"):
+        (script.parent / name).write_text("")
+    shared = str(script.parent / "shared.py")
+    with pytest.warns(UserWarning) as caught:
+        Estimator(script, dependencies=[shared])
+    (said,) = [str(warning.message) for warning in caught]
+    assert said == (
+        "train_it.py imports from layers/ and model.py, which without source_dir stays behind: "
+        f"source_dir='{script.parent}' sends the whole directory."
+    )
+    Estimator(script.name, script.parent)
