@@ -62,6 +62,8 @@ class Plan(Frozen, ABC):
     backend: str
     job_name: str
     files: tuple[FileCopy, ...]
+    left_behind: tuple[str, ...] = ()
+    """What of source_dir is no part of the code."""
     spec: JobSpec
 
     @property
@@ -91,7 +93,8 @@ class Plan(Frozen, ABC):
             return [f"code       {self.spec.source_uri}, as it is there"]
         size = sum(file.size_bytes for file in self.files)
         lines = [f"code       {len(self.files)} files, {size} bytes"]
-        return lines + [f"  {file.size_bytes:>10}  {file.destination}" for file in self.files]
+        lines += [f"  {file.size_bytes:>10}  {file.destination}" for file in self.files]
+        return lines + [f"  {'left out':>10}  {name}" for name in self.left_behind]
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.handle!r}, {len(self.files)} files)"

@@ -79,6 +79,7 @@ def plan(spec: JobSpec) -> LocalPlan:
         directory=directory,
         hosts=tuple(_plan_host(spec, directory, name, addresses) for name in names),
         files=source.plan_files(spec),
+        left_behind=source.left_behind(spec),
         inputs=tuple(
             InputLink(channel=item.channel, source=item.path) for item in spec.inputs if item.path
         ),

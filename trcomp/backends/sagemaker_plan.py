@@ -115,7 +115,9 @@ class SageMakerPlan(Plan):
         wanted = spec.environment.get("GPU_NUM_DEVICES", "")
         devices = int(wanted) if wanted.isdigit() else facts.num_gpus
         ranks: dict[str, list[dict[str, Any]]] = {}
-        if spec.compiler_config is not None and devices is not None:
+        # A frozen image starts its ranks itself, in a way of its own.
+        own_ranks = frozen_image(spec, self.region) is None and spec.compiler_config is not None
+        if own_ranks and devices is not None:
             for row in explain.table(
                 instance_count=spec.instance_count,
                 hosts=[host for group in groups for host in group.hosts],
@@ -130,7 +132,7 @@ class SageMakerPlan(Plan):
                 ranks.setdefault(row.host, []).append(entry)
         for number in range(1, spec.instance_count + 1):
             name = f"algo-{number}"
-            environment = masked(spec.environment) | own
+            environment = masked(self.request.get("Environment", {})) | own
             yield {"name": name, "environment": environment, "ranks": ranks.get(name)}
 
 
@@ -158,6 +160,7 @@ def plan(spec: JobSpec) -> SageMakerPlan:
         backend=NAME,
         job_name=spec.job_name,
         files=files,
+        left_behind=source.left_behind(spec),
         spec=spec,
         region=site.region,
         code_uri=site.code_uri,

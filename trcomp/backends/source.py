@@ -84,6 +84,15 @@ def plan_files(spec: JobSpec) -> tuple[FileCopy, ...]:
     return tuple(sorted(files, key=lambda file: Path(file.destination)))
 
 
+def left_behind(spec: JobSpec) -> tuple[str, ...]:
+    """What of source_dir is no part of the code; a directory stands for all that is in it."""
+    if spec.source_dir is None or spec.source_uri is not None or spec.git_config is not None:
+        return ()
+    found: list[str] = []
+    _walk(Path(spec.source_dir), found.append)
+    return tuple(sorted(found))
+
+
 def _copies(root: Path, prefix: str = "") -> list[FileCopy]:
     """The files of a directory, or the one file."""
     if root.is_file():
@@ -130,7 +139,8 @@ def _copy(path: Path, destination: str) -> FileCopy:
     return FileCopy(source=path, destination=destination, size_bytes=path.stat().st_size)
 
 
-def _walk(root: Path) -> list[Path]:
+def _walk(root: Path, leave: Callable[[str], object] = lambda name: None) -> list[Path]:
+    """The files under a directory that are part of the code; `leave` is told of what is not."""
     files: list[Path] = []
     seen: set[Path] = set()
     ignored = _ignored(root)
@@ -142,12 +152,18 @@ def _walk(root: Path) -> list[Path]:
             continue
         seen.add(real)
         prefix = "" if here == root else f"{here.relative_to(root).as_posix()}/"
-        subdirectories[:] = sorted(
-            name
-            for name in subdirectories
-            if not ignored(f"{prefix}{name}/") and not (here / name / "pyvenv.cfg").exists()
-        )
-        files += [here / name for name in names if not ignored(prefix + name)]
+        entered = []
+        for name in sorted(subdirectories):
+            if ignored(f"{prefix}{name}/") or (here / name / "pyvenv.cfg").exists():
+                leave(f"{prefix}{name}/")
+            else:
+                entered.append(name)
+        subdirectories[:] = entered
+        for name in names:
+            if ignored(prefix + name):
+                leave(prefix + name)
+            else:
+                files.append(here / name)
     return sorted(path for path in files if path.is_file())
 
 
