@@ -297,6 +297,7 @@ def test_versions_choose_a_frozen_image_that_gets_what_it_needs(code: Path) -> N
     assert plan.request["HyperParameters"]["sagemaker_training_compiler_enabled"] == "true"
     assert "Environment" not in plan.request
     assert "image      PyTorch 1.11.0, transformers 4.21.1, py38: it is frozen" in plan.to_text()
+    assert [host["ranks"] for host in plan.to_dict()["hosts"]] == [None]
 
 
 def test_a_script_that_spawns_in_a_frozen_image_finds_xrts_variables(code: Path) -> None:
@@ -312,6 +313,7 @@ def test_a_script_that_spawns_in_a_frozen_image_finds_xrts_variables(code: Path)
         "FI_EFA_USE_DEVICE_RDMA": "1",
         "OFI_NCCL_NIC_DUP_CONNS": "8",
     }
+    assert plan.to_dict()["hosts"][0]["environment"]["XRT_HOST_ORDINAL"] == "0"
     # So does one whose image is named in full.
     uri = alone.training_image_uri()
     named = frozen(code, image_uri=uri, compiler_config=None).plan()
