@@ -8,7 +8,6 @@ import json
 import os
 import sys
 import traceback
-import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -20,18 +19,14 @@ from click.shell_completion import CompletionItem, get_completion_class
 from trcomp import backends, bench, defaults
 from trcomp._version import __version__
 from trcomp.backends.base import masked
-from trcomp.env import explain, gpus
-from trcomp.env.variables import DIALECTS
-from trcomp.env.xla_flags import unknown
+from trcomp.env_command import env
 from trcomp.errors import JobError, SpecError, TrcompError
 from trcomp.follow import report_rows, stage_text
 from trcomp.iam_command import iam_policy
-from trcomp.images import instances
 from trcomp.job import Job
 from trcomp.job_options import job_options, requested_job, script_options
-from trcomp.rules import LOCAL_TYPES, instance_type_problems
+from trcomp.json_output import json_option, print_json
 
-_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 _PROFILE = click.option("--profile", help="The profile of trcomp.toml or pyproject.toml.")
 
 
@@ -66,7 +61,7 @@ def cli() -> None:
     help="How often to start anew, from its checkpoints, if SCRIPT fails.",
 )
 @_PROFILE
-@_JSON
+@json_option
 def run(
     detach: bool, quiet: bool, retries: int, profile: str | None, as_json: bool, **words: Any
 ) -> None:
@@ -84,7 +79,7 @@ def run(
     finally:
         job = estimator.latest_training_job
         if job is not None and as_json:
-            _print_json(job.describe())
+            print_json(job.describe())
     if detach and job is not None and not as_json:
         click.echo(job.handle)
 
@@ -92,7 +87,7 @@ def run(
 @cli.command()
 @job_options
 @_PROFILE
-@_JSON
+@json_option
 def plan(profile: str | None, as_json: bool, **words: Any) -> None:
     """Print what `run` would submit. Nothing is started or written."""
     estimator, request = requested_job(**words, defaults=_defaults(profile))
@@ -109,7 +104,7 @@ def plan(profile: str | None, as_json: bool, **words: Any) -> None:
     type=click.IntRange(min=2),
     help="Steps after which each form of the script ends.",
 )
-@_JSON
+@json_option
 def bench_forms(as_json: bool, steps: int, **words: Any) -> None:
     """Run SCRIPT without XLA, with it, and with its models compiled; say which to use.
 
@@ -119,7 +114,7 @@ def bench_forms(as_json: bool, steps: int, **words: Any) -> None:
     if as_json:
         best = bench.fastest(measured)
         forms = [dataclasses.asdict(one) for one in measured]
-        _print_json({"forms": forms, "use": best and best.form})
+        print_json({"forms": forms, "use": best and best.form})
         return
     for line in bench.table(measured):
         click.echo(line)
@@ -128,12 +123,12 @@ def bench_forms(as_json: bool, steps: int, **words: Any) -> None:
 
 @cli.command()
 @_JOB
-@_JSON
+@json_option
 def status(job: str, as_json: bool) -> None:
     """Print the state of JOB (process://NAME, NAME or sagemaker://NAME) and how it came to it."""
     handle = Job.attach(job)
     if as_json:
-        _print_json(handle.describe())
+        print_json(handle.describe())
         return
     record = handle.record()
     begin = record.transitions[0].time
@@ -162,13 +157,13 @@ def logs(job: str, follow: bool, as_json: bool) -> None:
     show_default=True,
     help="Whose jobs: this machine's, or those of the AWS account and region.",
 )
-@_JSON
+@json_option
 def list_jobs(backend: str, as_json: bool) -> None:
     """List the jobs of this machine, or the newest of SageMaker, oldest first."""
     records = backends.named(backend).records()
     if as_json:
         fields = [{"handle": record.handle, "status": record.status} for record in records]
-        _print_json(fields)
+        print_json(fields)
         return
     for record in records:
         begin = record.transitions[0].time.astimezone()
@@ -178,7 +173,7 @@ def list_jobs(backend: str, as_json: bool) -> None:
 @cli.command()
 @_JOB
 @click.option("--no-wait", is_flag=True, help="Return at once.")
-@_JSON
+@json_option
 def stop(job: str, no_wait: bool, as_json: bool) -> None:
     """Stop JOB and all its processes."""
     handle = Job.attach(job)
@@ -187,14 +182,14 @@ def stop(job: str, no_wait: bool, as_json: bool) -> None:
         with suppress(JobError):
             handle.wait()
     if as_json:
-        _print_json({"handle": handle.handle, "status": handle.status()})
+        print_json({"handle": handle.handle, "status": handle.status()})
         return
     click.echo(f"{handle.handle}  {handle.status()}")
 
 
 @cli.command()
 @click.argument("jobs", nargs=-1, required=True, metavar="JOB...", shell_complete=_handles)
-@_JSON
+@json_option
 def remove(jobs: Sequence[str], as_json: bool) -> None:
     """Delete all that is kept of each JOB, which must have ended; results at --output-path stay."""
     handles = [Job.attach(job) for job in jobs]
@@ -203,7 +198,7 @@ def remove(jobs: Sequence[str], as_json: bool) -> None:
         if not as_json:
             click.echo(f"{handle.handle}  removed")
     if as_json:
-        _print_json({"removed": [handle.handle for handle in handles]})
+        print_json({"removed": [handle.handle for handle in handles]})
 
 
 @cli.command()
@@ -214,14 +209,14 @@ def remove(jobs: Sequence[str], as_json: bool) -> None:
     type=click.Choice(["model", "output"]),
     help="Only the model, or only the other files that the script left.",
 )
-@_JSON
+@json_option
 def download(job: str, directory: str | None, only: str | None, as_json: bool) -> None:
     """Write the results of JOB, model.tar.gz and output.tar.gz, onto this machine."""
     handle = Job.attach(job)
     which = [only] if only else ["model", "output"]
     written = handle.download(directory or handle.name, which)
     if as_json:
-        _print_json({"handle": handle.handle, "files": [str(path) for path in written]})
+        print_json({"handle": handle.handle, "files": [str(path) for path in written]})
         return
     if not written:
         click.echo(f"{handle.handle} left no {' and no '.join(which)} (yet).")
@@ -236,7 +231,7 @@ def config() -> None:
 
 @config.command()
 @_PROFILE
-@_JSON
+@json_option
 def show(profile: str | None, as_json: bool) -> None:
     """Print each word with its value, secrets masked, and where it comes from."""
     found = _defaults(profile)
@@ -245,7 +240,7 @@ def show(profile: str | None, as_json: bool) -> None:
         shown = masked(value) if isinstance(value, dict) else value
         found[name] = defaults.Default(shown, found[name].origin)
     if as_json:
-        _print_json({name: dataclasses.asdict(default) for name, default in found.items()})
+        print_json({name: dataclasses.asdict(default) for name, default in found.items()})
         return
     if not found:
         click.echo("Nothing is set.")
@@ -267,55 +262,18 @@ def completion(shell: str) -> None:
 
 @cli.command()
 @_JOB
-@_JSON
+@json_option
 def report(job: str, as_json: bool) -> None:
     """Print what the workers of JOB measured."""
     measured = Job.attach(job).report()
     if as_json:
-        _print_json(measured)
+        print_json(measured)
         return
     for name, value in report_rows(measured["totals"]):
         click.echo(f"{name:<20}{value}")
 
 
-@cli.command()
-@click.option("--explain", "why", is_flag=True, help="Say why each variable has its value.")
-@click.option("--instance-type", default="local_process", show_default=True, help="Of each host.")
-@click.option(
-    "--instance-count",
-    default=1,
-    show_default=True,
-    type=click.IntRange(min=1),
-    help="Number of hosts.",
-)
-@click.option("--devices", type=click.IntRange(min=1), help="Devices per host, if not its type's.")
-@click.option("--rank", "only", type=int, help="Only this rank.")
-@click.option("--old-image", is_flag=True, help="Also what the old Training Compiler images read.")
-@_JSON
-def env(
-    why: bool,
-    instance_type: str,
-    instance_count: int,
-    devices: int | None,
-    only: int | None,
-    old_image: bool,
-    as_json: bool,
-) -> None:
-    """Print the variables that every rank of a job would get. Works on any machine."""
-    rows = _environment(instance_type, instance_count, devices, old_image)
-    rows = [row for row in rows if only is None or row.rank == only]
-    if as_json:
-        _print_json([dataclasses.asdict(row) for row in rows])
-        return
-    for row in rows:
-        click.echo(f"rank {row.rank}: local rank {row.local_rank} on {row.host}")
-        for variable in row.variables:
-            shown = f"{variable.name} removed"
-            if variable.value is not None:
-                shown = f"{variable.name}={variable.value}"
-            click.echo(f"  {shown:<48}  {variable.reason}" if why else f"  {shown}")
-
-
+cli.add_command(env)
 cli.add_command(iam_policy)
 
 
@@ -344,37 +302,3 @@ def main(args: Sequence[str] | None = None) -> int:
 
 def _defaults(profile: str | None) -> dict[str, defaults.Default]:
     return defaults.found(Path.cwd(), os.environ, profile)
-
-
-def _print_json(values: Any) -> None:
-    click.echo(json.dumps(values, indent=2))
-
-
-def _environment(
-    instance_type: str, instance_count: int, devices: int | None, old_image: bool
-) -> list[explain.Row]:
-    problems = instance_type_problems(instance_type)
-    if problems:
-        raise SpecError(problems)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        facts = instances.facts(instance_type)
-    for warning in caught:
-        click.echo(f"Warning: {warning.message}", err=True)
-    num_gpus, num_cpus, virtual = facts.num_gpus, facts.num_cpus, 1
-    if instance_type in LOCAL_TYPES:
-        num_gpus, num_cpus = len(gpus.found(os.environ)), len(os.sched_getaffinity(0))
-        virtual = int(os.environ.get("GPU_NUM_DEVICES") or 1)
-    rows = explain.table(
-        instance_count=instance_count,
-        num_devices=devices or num_gpus or virtual,
-        # Of an unknown type only this is certain: one asks for it because of its GPUs.
-        device_kind="cpu" if num_gpus == 0 else "gpu",
-        efa=bool(facts.efa_devices),
-        dialects=DIALECTS if old_image else DIALECTS[:2],
-        num_cpus=num_cpus,
-        network_interface="lo" if instance_type in LOCAL_TYPES else "eth0",
-        # Only what trains on this machine has this machine's jaxlib.
-        unknown_flags=unknown if instance_type in LOCAL_TYPES else lambda wanted: (),
-    )
-    return list(rows)
