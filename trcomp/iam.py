@@ -49,6 +49,7 @@ class Scope:
         role: ARN of the role that jobs act as.
         region: Where jobs run.
         output_path: Where code and results go, ``s3://bucket/prefix``.
+        code_location: Where code goes instead.
         reads: Places in S3 that jobs read.
         writes: Places in S3 that jobs write beside output_path, such as checkpoints.
         image_uri: The image, if it is in Amazon ECR.
@@ -67,17 +68,24 @@ class Scope:
     image_uri: str | None = None
     kms_key: str | None = None
     vpc: bool = False
+    code_location: str | None = None
 
     def __post_init__(self) -> None:
-        problems = []
+        problems: list[Problem] = []
         if _ROLE.fullmatch(self.role) is None:
             allowed = "the ARN of a role is needed, arn:aws:iam::ACCOUNT:role/NAME."
             problems.append(Problem("role", self.role, allowed))
-        for uri in (self.output_path, *self.reads, *self.writes):
+        for uri in (self.output_path, self.code, *self.reads, *self.writes):
             faults = s3.faults(uri) if s3.is_url(uri) else ["s3://bucket/prefix is needed."]
-            problems += [Problem("place", uri, fault) for fault in faults]
+            found = [Problem("place", uri, fault) for fault in faults]
+            problems += [problem for problem in found if problem not in problems]
         if problems:
             raise SpecError(problems)
+
+    @property
+    def code(self) -> str:
+        """Where code goes."""
+        return self.code_location or self.output_path
 
     @property
     def partition(self) -> str:
@@ -96,14 +104,14 @@ class Scope:
 
 def caller_policy(scope: Scope) -> Policy:
     """What whoever starts and watches jobs needs: the actions of `CALLS` and `BESIDE`, no more."""
-    output = s3.place(scope.output_path)
+    output, code = s3.place(scope.output_path), s3.place(scope.code) / "trcomp/code"
     resources = {
         "jobs": [f"arn:{scope.partition}:sagemaker:{scope.region}:{scope.account}:training-job/*"],
         "all": ["*"],  # SageMaker knows no resource for a list.
         "role": [scope.role],
-        "bucket": [_bucket(scope, output)],
-        "objects": [_objects(scope, output)],
-        "code": [_objects(scope, output / "trcomp/code")],
+        "bucket": [_bucket(scope, output), _bucket(scope, code)],
+        "objects": [_objects(scope, output), *_elsewhere(scope, code)],
+        "code": [_objects(scope, code)],
         "log": _log(scope),
     }
     needed: dict[str, list[str]] = {where: [] for where in resources}
@@ -120,7 +128,8 @@ def caller_policy(scope: Scope) -> Policy:
 def job_policy(scope: Scope) -> Policy:
     """What the role needs so that SageMaker can run the job: data, results, image, log, metrics."""
     output = s3.place(scope.output_path)
-    reads = [output, *map(s3.place, scope.reads), *map(s3.place, scope.writes)]
+    more = scope.reads + scope.writes + ((scope.code,) if scope.code_location else ())
+    reads = [output, *map(s3.place, more)]
     writes = [output, *map(s3.place, scope.writes)]
     statements = [
         _allow(["s3:ListBucket"], [_bucket(scope, place) for place in reads]),
@@ -178,6 +187,11 @@ def _image_statements(scope: Scope) -> Iterator[Policy]:
     yield _allow(["ecr:GetAuthorizationToken"], ["*"])
     layers = ("BatchCheckLayerAvailability", "BatchGetImage", "GetDownloadUrlForLayer")
     yield _allow([f"ecr:{name}" for name in layers], [arn])
+
+
+def _elsewhere(scope: Scope, code: s3.Place) -> list[str]:
+    """The code's objects, if they do not lie among the results."""
+    return [_objects(scope, code)] if scope.code_location else []
 
 
 def _key_statements(scope: Scope) -> Iterator[Policy]:

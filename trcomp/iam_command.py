@@ -26,6 +26,7 @@ from trcomp.errors import Problem, SpecError
 @click.option(
     "--output-path", help="Where code and results go; default: SageMaker's bucket of the region."
 )
+@click.option("--code-location", help="Where code goes instead.")
 @click.option("--read", "reads", multiple=True, help="s3:// that jobs read; repeatable.")
 @click.option("--write", "writes", multiple=True, help="s3:// for checkpoints; repeatable.")
 @click.option("--image-uri", help="The image, if it is in Amazon ECR.")
@@ -36,6 +37,7 @@ def iam_policy(
     who: str,
     region: str | None,
     output_path: str | None,
+    code_location: str | None,
     reads: Sequence[str],
     writes: Sequence[str],
     image_uri: str | None,
@@ -57,5 +59,6 @@ def iam_policy(
         image_uri=image_uri,
         kms_key=kms_key,
         vpc=vpc,
+        code_location=code_location,
     )
     click.echo(json.dumps(iam.POLICIES[who](scope), indent=2))

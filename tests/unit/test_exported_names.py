@@ -102,7 +102,7 @@ def test_commands_and_their_options() -> None:
         "config": set(),
         "completion": {"shell"},
         "iam-policy": {
-            *("role", "who", "region", "output_path"),
+            *("role", "who", "region", "output_path", "code_location"),
             *("reads", "writes", "image_uri", "kms_key", "vpc"),
         },
         "report": {"job", "as_json"},

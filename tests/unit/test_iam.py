@@ -62,6 +62,16 @@ def test_a_job_may_read_its_data_and_write_its_results() -> None:
         assert service not in plain
 
 
+def test_code_may_go_elsewhere() -> None:
+    given = scope(code_location="s3://codes")
+    policy = iam.caller_policy(given)
+    code = "arn:aws:s3:::codes/trcomp/code/*"
+    assert allowed(policy, "s3:PutObject") == [code]
+    assert allowed(policy, "s3:GetObject") == ["arn:aws:s3:::own/team/*", code]
+    assert allowed(policy, "s3:ListBucket") == ["arn:aws:s3:::own", "arn:aws:s3:::codes"]
+    assert "arn:aws:s3:::codes/*" in allowed(iam.job_policy(given), "s3:GetObject")
+
+
 def test_other_partitions_have_their_own_names() -> None:
     china = scope(role="arn:aws-cn:iam::123456789012:role/R", region="cn-north-1")
     for make in (iam.caller_policy, iam.job_policy):
