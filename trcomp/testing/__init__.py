@@ -2,7 +2,8 @@
 
     server.py        one HTTP server: moto's S3, STS, IAM and CloudWatch Logs, and the control plane
     control.py       SageMaker's API for training jobs, as strict as botocore's model of it
-    training.py      one training job: its states, its hosts with the real entrypoint, its results
+    training.py      one training job: its states, its tries, its results
+    hosts.py         the hosts of one try, with the real entrypoint
     host_files.py    what SageMaker puts under /opt/ml for a host
     cloudwatch.py    what hosts print, carried to CloudWatch
     plugin.py        the pytest fixture `sagemaker`: pytest_plugins = ["trcomp.testing.plugin"]

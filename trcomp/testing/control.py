@@ -9,7 +9,8 @@ from typing import Any
 
 from trcomp import limits
 from trcomp.testing.cloudwatch import LogBehaviour
-from trcomp.testing.training import TrainingJob, instance_types
+from trcomp.testing.host_files import instance_types
+from trcomp.testing.training import TrainingJob
 
 _SHAPE = "CreateTrainingJobRequest"
 _SUMMARY = (

@@ -50,6 +50,14 @@ def groups_of(request: Request) -> list[Group]:
     return found
 
 
+def instance_types(request: Request) -> list[str]:
+    """Every type that a request names."""
+    resources = request["ResourceConfig"]
+    several = [*resources.get("InstanceGroups", ()), *resources.get("InstancePreferences", ())]
+    alone = resources.get("InstanceType")
+    return [alone] if alone else [entry["InstanceType"] for entry in several]
+
+
 def prepare(request: Request, paths: Paths, host: str, hosts: Sequence[str]) -> None:
     """Write the host's configuration and download its channels and checkpoints.
 

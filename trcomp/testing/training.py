@@ -8,30 +8,23 @@ Starting --> Downloading --> Training --> Uploading --> Completed, Failed, Stopp
 
 from __future__ import annotations
 
-import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Container
-from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
 from typing import Any
 
-from trcomp import contract, flags, s3
-from trcomp.backends import process, record
+from trcomp import s3
 from trcomp.backends.aws import client
-from trcomp.backends.base import JobStatus
-from trcomp.backends.local_plan import HostPlan, LocalPlan
-from trcomp.backends.process_plan import host_addresses
+from trcomp.backends.local_plan import LocalPlan
 from trcomp.backends.process_runner import KILL
 from trcomp.backends.record import ProcessRecord
 from trcomp.backends.sagemaker_record import LONGEST_REASON
 from trcomp.contract import Paths
-from trcomp.spec import JobSpec
-from trcomp.testing import host_files
+from trcomp.testing import host_files, hosts
 from trcomp.testing.cloudwatch import LogBehaviour, Uploader
 
 STOP_SECONDS = 120.0
@@ -41,8 +34,6 @@ NO_CAPACITY = (
     "different ML instance type."
 )
 _TICK_SECONDS = 0.05
-_INHERITED = ("PATH", "HOME", "LANG", "TMPDIR", "PYTHONPATH", "VIRTUAL_ENV", "LD_LIBRARY_PATH")
-"""What a host takes from this process: nothing but what its Python needs, and AWS's variables."""
 
 
 class _Stopped(Exception):
@@ -154,21 +145,23 @@ class TrainingJob(threading.Thread):
             directory = self._directory / f"attempt-{attempt}"
             self._provision()
             self._enter("Downloading", "Downloading input data")
-            hosts = self._hosts(directory)
+            arn = self._answer["TrainingJobArn"]
+            plan = hosts.plan(self._request, self.name, arn, directory)
             self._check_stop()
             self._enter("Training", "Training image download completed. Training in progress.")
-            ended = self._train(self._plan(directory, hosts))
+            ended = self._train(plan)
+            roots = [Paths(host.root) for host in plan.hosts]
             if not self._interrupted or self._stopping is not None:
                 break
-            for host in hosts:
-                host_files.keep_checkpoints(self._request, Paths(host.root))
+            for paths in roots:
+                host_files.keep_checkpoints(self._request, paths)
             self._enter("Interrupted", "The spot instances were taken away")
             self._interrupted = False
             self._enter("Starting", "Preparing the instances for training")
         self._enter("Uploading", "Uploading generated training model")
-        self._upload(ended, directory / "output", [Paths(host.root) for host in hosts])
+        self._upload(ended, directory / "output", roots)
         if ended.failure is not None and self._stopping is None:
-            self._end("Failed", "Failed", _reason(ended, hosts))
+            self._end("Failed", "Failed", hosts.failure_reason(ended, plan.hosts))
         elif self._stopping is not None:
             self._end("Stopped", self._stopping)
         else:
@@ -188,7 +181,9 @@ class TrainingJob(threading.Thread):
                     self._request = self._request | {"ResourceConfig": resources | selected}
                     self._answer["ResourceConfig"] = resources | selected
                     return
-            if not any(kind in self._no_capacity for kind in instance_types(self._request)):
+            if not any(
+                kind in self._no_capacity for kind in host_files.instance_types(self._request)
+            ):
                 return
             if not spot:
                 raise _NoCapacity
@@ -204,72 +199,30 @@ class TrainingJob(threading.Thread):
 
     def _train(self, plan: LocalPlan) -> ProcessRecord:
         """Run the hosts, and carry their lines to CloudWatch until they have ended."""
-        environ = {n: v for n, v in os.environ.items() if n in _INHERITED or n.startswith("AWS_")}
-        prepared = process.first_record(plan)
-        record.write(plan.directory, prepared)
-        process.launch(plan, prepared, environ)
+        hosts.start(plan)
         begin, kill_at = time.monotonic(), None
         seconds = self._request.get("StoppingCondition", {}).get("MaxRuntimeInSeconds", 86400)
         logs = plan.directory / "logs"
         with Uploader(self.name, logs, plan.hosts, self._logs) as uploader:
-            while not (found := _record(plan.directory)).status.ended:
+            while not (found := hosts.current(plan.directory)).status.ended:
                 if self._trained_seconds + time.monotonic() - begin > seconds:
                     self.stop("MaxRuntimeExceeded")
                 elif self._overdue():
                     self.stop("MaxWaitTimeExceeded")
                 if self._killed or (kill_at is not None and time.monotonic() > kill_at):
-                    _signal(found, KILL)
+                    hosts.send(found, KILL)
                 elif (self._stopping is not None or self._interrupted) and kill_at is None:
                     kill_at = time.monotonic() + STOP_SECONDS
                     if self._stopping is not None:
                         self._enter("Stopping", "Stopping the training job")
-                    _signal(found, signal.SIGTERM)
+                    hosts.send(found, signal.SIGTERM)
                 uploader.carry()
                 time.sleep(_TICK_SECONDS)
             uploader.carry(final=True)
         self._trained_seconds += time.monotonic() - begin
         return found
 
-    def _hosts(self, directory: Path) -> list[HostPlan]:
-        groups = host_files.groups_of(self._request)
-        names = [name for group in groups for name in group.hosts]
-        addresses = host_addresses(self.name, names)
-        hosts = []
-        for name in names:
-            root = directory / "hosts" / name / "ml"
-            host_files.prepare(self._request, Paths(root), name, names)
-            environment = self._request.get("Environment", {}) | {
-                "SAGEMAKER_BASE_DIR": str(root),
-                "TRAINING_JOB_NAME": self.name,
-                "TRAINING_JOB_ARN": self._answer["TrainingJobArn"],
-                "AWS_REGION": os.environ["AWS_DEFAULT_REGION"],
-                # Hosts of SageMaker find each other by name.
-                flags.HOST_ADDRESSES.name: ",".join(f"{n}={ip}" for n, ip in addresses.items()),
-            }
-            hosts.append(
-                HostPlan(
-                    name=name,
-                    argv=(sys.executable, "-P", "-m", "trcomp.entrypoint"),
-                    environment=environment,
-                    root=root,
-                    contract=contract.read(root, environment),
-                )
-            )
-        return hosts
-
-    def _plan(self, directory: Path, hosts: list[HostPlan]) -> LocalPlan:
-        (directory / "logs").mkdir(parents=True)
-        return LocalPlan(
-            backend="process",
-            job_name=self.name,
-            directory=directory,
-            hosts=tuple(hosts),
-            files=(),
-            output_dir=directory / "output",
-            spec=JobSpec.of(job_name=self.name, entry_point="train.py"),
-        )
-
-    def _upload(self, ended: ProcessRecord, results: Path, hosts: list[Paths]) -> None:
+    def _upload(self, ended: ProcessRecord, results: Path, roots: list[Paths]) -> None:
         output = self._request["OutputDataConfig"]
         place = s3.place(output["S3OutputPath"]) / self.name / "output"
         key = output.get("KmsKeyId")
@@ -281,7 +234,7 @@ class TrainingJob(threading.Thread):
         if ended.model is not None:
             uri = f"{place}/model.tar.gz"
             self._answer["ModelArtifacts"] = {"S3ModelArtifacts": uri}
-        for paths in hosts:
+        for paths in roots:
             host_files.keep_checkpoints(self._request, paths)
 
     def _check_stop(self) -> None:
@@ -313,43 +266,3 @@ class TrainingJob(threading.Thread):
             }
             if reason is not None:
                 self._answer["FailureReason"] = reason[:LONGEST_REASON]
-
-
-def instance_types(request: dict[str, Any]) -> list[str]:
-    """Every type that a request names."""
-    resources = request["ResourceConfig"]
-    several = [*resources.get("InstanceGroups", ()), *resources.get("InstancePreferences", ())]
-    alone = resources.get("InstanceType")
-    return [alone] if alone else [entry["InstanceType"] for entry in several]
-
-
-def _reason(ended: ProcessRecord, hosts: list[HostPlan]) -> str:
-    """The failure's reason as SageMaker makes it, out of the failure file."""
-    assert ended.failure is not None
-    text = ended.failure.message
-    for host in hosts:
-        if host.name == ended.failure.host:
-            with suppress(FileNotFoundError):
-                text = Paths(host.root).failure.read_text(encoding="utf-8", errors="replace")
-    code = f", exit code: {ended.failure.exit_code}"
-    return f"AlgorithmError: {text}"[: LONGEST_REASON - len(code)] + code
-
-
-def _record(directory: Path) -> ProcessRecord:
-    found = record.read(directory)
-    assert found is not None
-    if (
-        not found.status.ended
-        and found.status is not JobStatus.PREPARING
-        and not found.runner_alive
-    ):
-        found = record.read(directory)
-        assert found is not None
-        return found if found.status.ended else found.abandoned()
-    return found
-
-
-def _signal(found: ProcessRecord, number: signal.Signals) -> None:
-    if found.runner_pid is not None and found.runner_alive:
-        with suppress(ProcessLookupError):
-            os.kill(found.runner_pid, number)
