@@ -84,8 +84,11 @@ def told(purpose: str, hint: str | None = None) -> Iterator[None]:
     from botocore.exceptions import (
         BotoCoreError,
         ClientError,
+        CredentialRetrievalError,
         NoCredentialsError,
         NoRegionError,
+        SSOError,
+        TokenRetrievalError,
     )
 
     try:
@@ -98,6 +101,11 @@ def told(purpose: str, hint: str | None = None) -> Iterator[None]:
         raise BackendUnavailableError(message, _NO_REGION) from error
     except ClientError as error:
         raise _refusal(error, purpose, hint) from error
+    except (CredentialRetrievalError, SSOError, TokenRetrievalError) as error:
+        message = f"Could not {purpose}: {error}"
+        raise BackendUnavailableError(
+            message, f"{_NO_CREDENTIALS} {hint or ''}".rstrip()
+        ) from error
     except BotoCoreError as error:
         message = f"Could not {purpose}: {error}"
         raise BackendUnavailableError(message, hint) from error
