@@ -79,6 +79,13 @@ def _logspace(ctx: Any, start: Any, end: Any, steps: int, base: Any) -> Any:
     return jnp.power(cast(base, line.dtype), line)
 
 
+def _ends(start: Any, end: Any, dtype: torch.dtype) -> tuple[Any, Any]:
+    """The ends of a line as its dtype holds them: whole numbers lie between whole ends."""
+    if dtype.is_floating_point or dtype.is_complex:
+        return lifted(start), lifted(end)
+    return lifted(int(start)), lifted(int(end))
+
+
 @implements("linspace")
 def linspace(
     start: Any, end: Any, steps: int, *, dtype: torch.dtype | None = None, **options: Any
@@ -86,7 +93,7 @@ def linspace(
     """`steps` evenly spaced numbers, both ends among them."""
     like = torch.linspace(start, end, steps, dtype=dtype, device="meta")
     out = output(tuple(like.size()), like.dtype)
-    return record("trcomp::linspace", (lifted(start), lifted(end), steps), [out])[0]
+    return record("trcomp::linspace", (*_ends(start, end, like.dtype), steps), [out])[0]
 
 
 @implements("logspace")
@@ -101,7 +108,9 @@ def logspace(
 ) -> torch.Tensor:
     """`base` to the power of evenly spaced numbers."""
     like = torch.logspace(start, end, steps, base, dtype=dtype, device="meta")
-    arguments = (lifted(start), lifted(end), steps, lifted(base))
+    # One number alone is torch's power of the start as it is given.
+    ends = _ends(start, end, like.dtype) if steps > 1 else (lifted(start), lifted(end))
+    arguments = (*ends, steps, lifted(base))
     return record("trcomp::logspace", arguments, [output(tuple(like.size()), like.dtype)])[0]
 
 
