@@ -1,6 +1,7 @@
 """Writes the page of operators from what `make opinfo` found: python -m docs.ops [RUN.json ...]
 
-Of several runs, as of one dtype each, the last that has a dtype tells of it.
+Of several runs, as of some dtypes each or of operators that were mended, the last that has an
+operator, dtype and check tells of it.
 """
 
 from __future__ import annotations
@@ -56,16 +57,27 @@ def of_dtypes(reason: Reason) -> str:
 
 
 def merged(runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """Several runs as one; `limit` becomes that of each dtype."""
-    of_dtype = {dtype: run for run in runs for dtype in run["figures"]}
-    tried = {row["op"] for run in runs for row in run["rows"]}
+    """Several runs as one; `limit` becomes the least that any run had for each dtype."""
+    rows = {
+        (row["op"], row["dtype"], row["check"]): row for run in runs for row in run["rows"]
+    }.values()
+    limits: dict[str, int | None] = {}
+    figures: dict[str, dict[str, list[int]]] = {}
+    for run in runs:
+        for dtype in run["figures"]:
+            given = [run["limit"], limits.get(dtype)]
+            limits[dtype] = min((limit for limit in given if limit is not None), default=None)
+            figures.setdefault(dtype, {check: [0, 0] for check in run["figures"][dtype]})
+    for row in rows:
+        sums = figures[row["dtype"]][row["check"]]
+        sums[0] += row["samples"] - len(row["wrong"])
+        sums[1] += row["samples"]
+    untried = set.intersection(*(set(run["untried"]) for run in runs))
     return runs[-1] | {
-        "figures": {dtype: run["figures"][dtype] for dtype, run in of_dtype.items()},
-        "limit": {dtype: run["limit"] for dtype, run in of_dtype.items()},
-        "rows": [
-            row for dtype, run in of_dtype.items() for row in run["rows"] if row["dtype"] == dtype
-        ],
-        "untried": sorted({op for run in runs for op in run["untried"]} - tried),
+        "figures": figures,
+        "limit": limits,
+        "rows": list(rows),
+        "untried": sorted(untried),
     }
 
 

@@ -63,7 +63,8 @@ def rows(judged: Iterable[Verdict]) -> list[Row]:
 def run_shard(shard: int, options: argparse.Namespace) -> None:
     """One shard in this process; its rows go to a file."""
     jax.config.update("jax_disable_most_optimizations", True)
-    ops = [op for i, op in enumerate(op_db) if i % options.shards == shard]
+    chosen = [op for op in op_db if options.ops is None or op.name in options.ops]
+    ops = [op for i, op in enumerate(chosen) if i % options.shards == shard]
     dtypes = [getattr(torch, name) for name in options.dtypes]
     made = rows(verdicts(ops, dtypes, options.checks, options.limit))
     shard_file(options.out, shard).write_text(json.dumps(made), encoding="utf-8")
@@ -143,6 +144,7 @@ def main() -> int:
     parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=DTYPES)
     parser.add_argument("--checks", nargs="+", choices=CHECKS, default=CHECKS)
     parser.add_argument("--limit", type=int, help="samples per operator, dtype and check")
+    parser.add_argument("--ops", nargs="+", help="these alone, with their variants: after a change")
     options = parser.parse_args()
     if options.shard is not None:
         run_shard(options.shard, options)
@@ -162,10 +164,8 @@ def main() -> int:
         "rows": every,
     }
     options.out.write_text(json.dumps(report), encoding="utf-8")
-    whole = options.limit is None and (len(options.dtypes), len(options.checks)) == (
-        len(DTYPES),
-        len(CHECKS),
-    )
+    limits = (options.limit, options.ops, len(options.dtypes), len(options.checks))
+    whole = limits == (None, None, len(DTYPES), len(CHECKS))
     problems = unexpected(every, whole=whole)
     print("\n".join(problems) or "The list of failures is exact.")
     return int(bool(problems))

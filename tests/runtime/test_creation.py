@@ -26,6 +26,7 @@ FACTORIES: list[Callable[..., torch.Tensor]] = [
     lambda device: torch.linspace(0, 10, 5, dtype=torch.int64, device=device),
     lambda device: torch.linspace(3, 4, 1, device=device),
     lambda device: torch.linspace(4.3, -3.9, 50, dtype=torch.int64, device=device),
+    lambda device: torch.linspace(50, 1, 50, dtype=torch.int64, device=device),
     lambda device: torch.logspace(0, 2.9, 4, dtype=torch.int32, device=device),
     lambda device: torch.logspace(1.2, 2, 1, dtype=torch.int64, device=device),
     lambda device: torch.logspace(0, 3, 4, device=device),

@@ -54,14 +54,14 @@ def arange(end: Any, **options: Any) -> torch.Tensor:
     return arange_start_step(0, end, 1, **options)
 
 
-def _line(ctx: Any, start: Any, end: Any, steps: int) -> Any:
+def _line(ctx: Any, start: Any, end: Any, step: Any, steps: int) -> Any:
     """Evenly spaced floats, counted from the nearer end, as torch does."""
     whole = jnp.issubdtype(ctx.dtype, jnp.integer)
     dtype = np.dtype(np.float64) if whole else ctx.opmath
     start, end = cast(start, dtype), cast(end, dtype)
     if steps == 1:
         return start.reshape(1)
-    step = (end - start) / (steps - 1)
+    step = (end - start) / (steps - 1) if step is None else cast(step, dtype)
     place = lax.iota(np.int64, steps)
     forth = start + step * place.astype(dtype)
     back = end - step * (steps - 1 - place).astype(dtype)
@@ -69,21 +69,26 @@ def _line(ctx: Any, start: Any, end: Any, steps: int) -> Any:
 
 
 @lowers("trcomp::linspace")
-def _linspace(ctx: Any, start: Any, end: Any, steps: int) -> Any:
-    return _line(ctx, start, end, steps)
+def _linspace(ctx: Any, start: Any, end: Any, step: Any, steps: int) -> Any:
+    return _line(ctx, start, end, step, steps)
 
 
 @lowers("trcomp::logspace")
-def _logspace(ctx: Any, start: Any, end: Any, steps: int, base: Any) -> Any:
-    line = _line(ctx, start, end, steps)
+def _logspace(ctx: Any, start: Any, end: Any, step: Any, steps: int, base: Any) -> Any:
+    line = _line(ctx, start, end, step, steps)
     return jnp.power(cast(base, line.dtype), line)
 
 
-def _ends(start: Any, end: Any, dtype: torch.dtype) -> tuple[Any, Any]:
-    """The ends of a line as its dtype holds them: whole numbers lie between whole ends."""
+def _course(start: Any, end: Any, steps: int, dtype: torch.dtype) -> tuple[Any, Any, Any]:
+    """Where a line starts and ends, and its step if that is not for the graph to compute.
+
+    Whole numbers lie between whole ends, and are cut off, so that their step must be exact: XLA
+    multiplies by the inverse where torch divides.
+    """
     if dtype.is_floating_point or dtype.is_complex:
-        return lifted(start), lifted(end)
-    return lifted(int(start)), lifted(int(end))
+        return lifted(start), lifted(end), None
+    start, end = int(start), int(end)
+    return lifted(start), lifted(end), lifted((end - start) / max(steps - 1, 1))
 
 
 @implements("linspace")
@@ -93,7 +98,7 @@ def linspace(
     """`steps` evenly spaced numbers, both ends among them."""
     like = torch.linspace(start, end, steps, dtype=dtype, device="meta")
     out = output(tuple(like.size()), like.dtype)
-    return record("trcomp::linspace", (*_ends(start, end, like.dtype), steps), [out])[0]
+    return record("trcomp::linspace", (*_course(start, end, steps, like.dtype), steps), [out])[0]
 
 
 @implements("logspace")
@@ -109,8 +114,9 @@ def logspace(
     """`base` to the power of evenly spaced numbers."""
     like = torch.logspace(start, end, steps, base, dtype=dtype, device="meta")
     # One number alone is torch's power of the start as it is given.
-    ends = _ends(start, end, like.dtype) if steps > 1 else (lifted(start), lifted(end))
-    arguments = (*ends, steps, lifted(base))
+    one = (lifted(start), lifted(end), None)
+    course = _course(start, end, steps, like.dtype) if steps > 1 else one
+    arguments = (*course, steps, lifted(base))
     return record("trcomp::logspace", arguments, [output(tuple(like.size()), like.dtype)])[0]
 
 
