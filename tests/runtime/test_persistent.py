@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
+import pickle
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import jax
 import pytest
@@ -119,6 +123,39 @@ def test_a_damaged_file_is_compiled_anew_and_replaced(
     assert computed(2.0) == (60.0, 1, 0)
     forget()
     assert computed(2.0) == (60.0, 0, 1)
+
+
+class Planted:
+    """What a pickle can hold: a call of any function."""
+
+    def __init__(self, function: Callable[..., Any], *arguments: Any) -> None:
+        self.call = function, arguments
+
+    def __reduce__(self) -> Any:
+        return self.call
+
+
+@pytest.mark.parametrize("inner", [False, True], ids=["the file", "jax's program in it"])
+@pytest.mark.parametrize("function", [os.mkdir, jax.eval_shape], ids=["another's", "jax's"])
+def test_a_planted_file_calls_nothing(
+    function: Callable[..., Any],
+    inner: bool,
+    cache: Path,
+    forget: Callable[[], None],
+    tmp_path: Path,
+) -> None:
+    computed(2.0)
+    (path,) = files(cache)
+    digest_bytes = hashlib.sha256().digest_size
+    _, in_tree, out_tree = pickle.loads(path.read_bytes()[digest_bytes:])
+    made = tmp_path / "made"
+    # jax's own functions would call what they are given.
+    call = Planted(function, *((os.mkdir, str(made)) if function is jax.eval_shape else (made,)))
+    payload = pickle.dumps((pickle.dumps(call), in_tree, out_tree) if inner else call)
+    path.write_bytes(hashlib.sha256(payload).digest() + payload)
+    forget()
+    assert computed(2.0) == (60.0, 1, 0)
+    assert not made.exists()
 
 
 def test_nothing_is_written_where_nothing_can_be(

@@ -5,7 +5,8 @@
             `- trcomp's sources, versions, device kind, XLA flags, flags of the key
 
 Files are written whole and renamed, so ranks and jobs may share a directory. What cannot be read is
-a miss. An executable is code: the directory belongs to the user alone.
+a miss, and so is a pickle that jax would not have written. An executable is code all the same: the
+directory belongs to the user alone.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import pickle
 import tempfile
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
@@ -23,13 +23,12 @@ from typing import Any
 import jax
 import numpy as np
 import torch
-from jax.experimental import serialize_executable
 from jaxlib import xla_client
 
 from trcomp import flags, s3
 from trcomp.env.executables import AUTOTUNING, OFF, kept_at, toolchain
 from trcomp.errors import Problem, SpecError
-from trcomp.runtime import client, precision
+from trcomp.runtime import client, jax_pickles, precision
 from trcomp.runtime.graph import Graph
 from trcomp.runtime.ir import Signature
 
@@ -67,10 +66,7 @@ def load(path: Path | None, *, collective: bool) -> Any | None:
         if hashlib.sha256(payload).digest() != digest:
             raise ValueError("the file is not as it was written")
         devices = jax.devices() if collective else [client.device()]
-        code, in_tree, out_tree = pickle.loads(payload)
-        executable = serialize_executable.deserialize_and_load(
-            code, in_tree, out_tree, execution_devices=devices
-        )
+        executable = jax_pickles.loads(payload, devices)
     except Exception:  # Whatever is wrong with it, compiling is the answer.
         with contextlib.suppress(OSError):
             path.unlink()
@@ -91,7 +87,7 @@ def store(path: Path | None, executable: Any, seconds: float) -> None:
     if path is None or seconds < _WORTH_SECONDS:
         return
     try:
-        payload = pickle.dumps(serialize_executable.serialize(executable))
+        payload = jax_pickles.dumps(executable)
     except Exception:  # A backend, or a program with constants, that cannot be serialized.
         return
     with contextlib.suppress(OSError):
