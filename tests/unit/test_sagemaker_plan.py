@@ -515,6 +515,11 @@ def test_a_new_instance_type_is_not_refused(code: Path) -> None:
     assert plan.request["ResourceConfig"]["InstanceType"] == "ml.p9.96xlarge"
 
 
+def test_a_type_that_may_be_misspelt_is_asked_about(code: Path) -> None:
+    text = plan_of(code, instance_type="ml.p4d.24xlarg").to_text()
+    assert "1 x ml.p4d.24xlarg, unknown to botocore: is it ml.p4d.24xlarge?" in text
+
+
 def test_an_unknown_region_is_told_and_does_not_hinder_a_plan(
     code: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

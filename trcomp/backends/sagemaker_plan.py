@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
+from trcomp import limits
 from trcomp.backends import bundle, sagemaker_cost, source
 from trcomp.backends.base import Plan, masked
 from trcomp.backends.region import region
@@ -22,7 +23,7 @@ from trcomp.backends.sagemaker_request import (
 from trcomp.backends.settings import environment_problems, ranked_groups
 from trcomp.contract import to_argv
 from trcomp.env import explain
-from trcomp.errors import Problem, SpecError
+from trcomp.errors import Problem, SpecError, nearest
 from trcomp.images import frozen, instances
 from trcomp.spec import JobSpec
 
@@ -96,7 +97,7 @@ class SageMakerPlan(Plan):
         for count, kind, note in groups or [*first, *others]:
             facts = _facts(kind)
             gpus = f", {facts.num_gpus} x {facts.gpu} each" if facts.num_gpus else ""
-            yield f"hosts      {f'{note} ' if note else ''}{count} x {kind}{gpus}"
+            yield f"hosts      {f'{note} ' if note else ''}{count} x {kind}{gpus}{_newer(kind)}"
 
     def _shown_request(self) -> dict[str, Any]:
         shown = dict(self.request)
@@ -172,6 +173,15 @@ def plan(spec: JobSpec) -> SageMakerPlan:
 def _site(spec: JobSpec, digest: str) -> Site:
     found = region()
     return Site(found, code_uri(spec, found, digest))
+
+
+def _newer(instance_type: str) -> str:
+    """A word on a type that may be newer than botocore, or misspelt: SageMaker itself will tell."""
+    known = limits.instance_types()
+    if instance_type in known:
+        return ""
+    near = nearest(instance_type, known)
+    return f", unknown to botocore{f': is it {near}?' if near else ''}"
 
 
 def _facts(instance_type: str) -> instances.InstanceFacts:
