@@ -61,8 +61,9 @@ def run(script: Path, *before: str, maps: bool) -> str:
         "OMP_NUM_THREADS": "1",
     }
     at = ("--master-port", port) if before else ()
+    alone = () if maps or not before else (str(Path(__file__).with_name("plain.py")),)
     ended = subprocess.run(
-        [sys.executable, *before, *at, str(script)],
+        [sys.executable, *before, *at, *alone, str(script)],
         env={**os.environ, **ours},
         cwd=script.parent,
         capture_output=True,
