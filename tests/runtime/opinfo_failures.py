@@ -15,10 +15,12 @@ class Reason(NamedTuple):
     Attributes:
         text: A sentence for the page of operators.
         dtypes: Of the samples that differ; those of other dtypes must be right. Empty for all.
+        everywhere: They differ on every machine, not only where the CPU adds in some order.
     """
 
     text: str
     dtypes: tuple[str, ...] = ()
+    everywhere: bool = True
 
 
 _SPARSE = Reason("The device has dense tensors only.")
@@ -32,8 +34,10 @@ _STATISTICS = Reason(
 _BRANCH = Reason(
     "The logarithm's imaginary part lies a turn away: as exact, on another branch.", ("complex64",)
 )
-_HALF = Reason("Sums in a half type are rounded in another order.", ("bfloat16", "float16"))
-_ORDER = Reason("Sums are rounded in another order.", ("float32",))
+_HALF = Reason(
+    "Sums in a half type are rounded in another order.", ("bfloat16", "float16"), everywhere=False
+)
+_ORDER = Reason("Sums are rounded in another order.", ("float32",), everywhere=False)
 _TIE = Reason("Equal elements: the gradient goes to another of them.", ("bfloat16", "float16"))
 _RESIZED = Reason("The CPU resizes a tensor that is too small; CUDA and XLA refuse it.")
 _SIXTH = Reason("The CPU multiplies by a sixth in float32.", ("float64",))
