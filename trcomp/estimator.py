@@ -283,12 +283,13 @@ class Estimator:
             JobNotFoundError: No job of the account and region has that name.
             SpecError: trcomp cannot run such a job, one of another algorithm for example.
         """
-        from trcomp.backends.sagemaker_words import described
+        from trcomp.backends import sagemaker
+        from trcomp.backends.sagemaker_words import to_words
 
         session = sessions.boto_session(sagemaker_session)
         name = training_job_name.removeprefix("sagemaker://")
         with sessions.through(session):
-            words = described(name)
+            words = to_words(sagemaker.description(name))
         channels = words.pop("inputs")
         if model_channel_name in channels:
             words["model_uri"] = channels.pop(model_channel_name).words["uri"]

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 from trcomp.backends import git, sagemaker_plan, sessions
 from trcomp.backends.sagemaker_fields import FIELDS
 from trcomp.backends.sagemaker_submit import upload
+from trcomp.backends.settings import compiler_settings
 from trcomp.config import TrainingCompilerConfig
-from trcomp.contract import Settings, reserved
+from trcomp.contract import reserved
 from trcomp.errors import MissingExtraError, Problem, SpecError
 from trcomp.rules import LOCAL_TYPES
 
@@ -78,14 +79,8 @@ def sagemaker_kwargs(
         hyperparameters: The script's own.
         environment: The job's own.
     """
-    settings = Settings()
-    if config is not None:
-        settings = Settings(
-            compiler_enabled=config.enabled,
-            compiler_debug=config.debug,
-            cuda_to_xla=config.cuda_to_xla,
-            compiler_cache=None if config.cache is None else os.fspath(config.cache),
-        )
+    cache = None if config is None or config.cache is None else os.fspath(config.cache)
+    settings = compiler_settings(config, cache)
     # SDK v2 says by itself how much is logged.
     own = {k: v for k, v in reserved(settings).items() if not k.endswith("log_level")}
     return {

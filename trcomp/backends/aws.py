@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from trcomp._version import __version__
 from trcomp.backends import sessions
 from trcomp.errors import BackendUnavailableError
+from trcomp.iam import CALLS
 
 T = TypeVar("T")
 
@@ -23,14 +24,6 @@ _EXPIRED = {"ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRef
 _UNKNOWN_KEY = {"InvalidClientTokenId", "UnrecognizedClientException", "InvalidAccessKeyId"}
 _NO_CREDENTIALS = "Set AWS_PROFILE, or sign in with `aws configure` or `aws sso login`."
 _NO_REGION = "Set AWS_DEFAULT_REGION, or a region in AWS's configuration."
-# S3 does not say which action it denies to whom.
-_S3_ACTIONS = {
-    "HeadBucket": "s3:ListBucket",
-    "HeadObject": "s3:GetObject",
-    "ListObjectsV2": "s3:ListBucket",
-    "GetObject": "s3:GetObject",
-    "PutObject": "s3:PutObject",
-}
 # AWS's own words: User: arn:… is not authorized to perform: s3:PutObject on resource: arn:…
 _WHO = re.compile(r"(arn:\S+) is not authorized to perform: (\S+)(?: on resource: (\S+))?")
 
@@ -116,7 +109,8 @@ def _refusal(error: Any, purpose: str, hint: str | None) -> BackendUnavailableEr
     message = f"Could not {purpose}: {error.operation_name}: {code}: {text}"
     if code in _DENIED:
         who = _WHO.search(text)
-        action = _S3_ACTIONS.get(error.operation_name, error.operation_name)
+        # S3 does not say which action it denies to whom.
+        action, _ = CALLS.get(error.operation_name, (error.operation_name, ""))
         actor, action = who.group(1, 2) if who else (_caller(), action)
         place = f" on {who[3]}" if who and who[3] else ""
         return BackendUnavailableError(message, f"Allow {actor} the action {action}{place} in IAM.")

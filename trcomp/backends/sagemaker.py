@@ -62,7 +62,7 @@ def describe(name: str) -> SageMakerRecord:
         JobNotFoundError: No job in this account and region has that name.
         BackendUnavailableError: AWS cannot be reached, or refuses.
     """
-    found = _description(name)
+    found = description(name)
     record = to_record(found)
     if record.warm_pool is not None and record.status.ended:
         record = record.model_copy(update={"reuses": _reused_by(name)})
@@ -88,7 +88,7 @@ def read_logs(name: str, cursor: Cursor, final: bool) -> tuple[list[str], Cursor
         final: The job has ended: waits until no more can arrive before it gives no lines.
     """
     begin = dict(cursor)
-    num_hosts = begin.pop("hosts", None) or len(to_record(_description(name)).hosts)
+    num_hosts = begin.pop("hosts", None) or len(to_record(description(name)).hosts)
 
     def read(cursor: Cursor) -> tuple[list[str], Cursor]:
         with told(f"read the log of {NAME}://{name}", _goes_on(name)):
@@ -110,13 +110,13 @@ def stop(name: str) -> None:
     """
     from botocore.exceptions import ClientError
 
-    if to_record(_description(name)).status.ended:
+    if to_record(description(name)).status.ended:
         return
     with told(f"stop {NAME}://{name}"):
         try:
             client("sagemaker").stop_training_job(TrainingJobName=name)
         except ClientError:
-            if not to_record(_description(name)).status.ended:
+            if not to_record(description(name)).status.ended:
                 raise
 
 
@@ -126,7 +126,7 @@ def remove(name: str) -> None:
     Raises:
         JobRunningError: The job has not ended.
     """
-    found = to_record(_description(name))
+    found = to_record(description(name))
     if not found.status.ended:
         raise JobRunningError(
             f"{found.handle} is {found.status}: only a job that has ended can be removed.",
@@ -139,7 +139,7 @@ def remove(name: str) -> None:
 
 def report(name: str) -> dict[str, Any]:
     """What the job's workers measured, out of output.tar.gz; nothing before the job has ended."""
-    found = to_record(_description(name))
+    found = to_record(description(name))
     return results.report_of(found.handle, _reports(found.output) if found.output else ())
 
 
@@ -149,7 +149,7 @@ def download(name: str, directory: Path, which: Collection[str]) -> list[Path]:
     Raises:
         BackendUnavailableError: Something cannot be read or written.
     """
-    found = to_record(_description(name))
+    found = to_record(description(name))
     if found.results is None:
         return []
     place = s3.place(found.results)
@@ -177,7 +177,13 @@ def records() -> list[SageMakerRecord]:
     return [to_record(job) for job in reversed(answer["TrainingJobSummaries"])]
 
 
-def _description(name: str) -> dict[str, Any]:
+def description(name: str) -> dict[str, Any]:
+    """The answer of DescribeTrainingJob.
+
+    Raises:
+        JobNotFoundError: No job in this account and region has that name.
+        BackendUnavailableError: AWS cannot be reached, or refuses.
+    """
     from botocore.exceptions import ClientError
 
     handle = f"{NAME}://{name}"
@@ -219,7 +225,7 @@ def _goes_on(name: str) -> str:
 
 def _settling(name: str) -> float:
     """Seconds until all lines of an ended job have arrived; 0 for one that goes on."""
-    last = to_record(_description(name)).transitions[-1]
+    last = to_record(description(name)).transitions[-1]
     if not last.status.ended:
         return 0.0
     since = (datetime.now(UTC) - last.time).total_seconds()

@@ -5,35 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from trcomp.backends.aws import client, code_of, told
 from trcomp.backends.sagemaker_fields import FIELDS
 from trcomp.backends.sagemaker_request import CODE_CHANNEL
 from trcomp.config import TrainingCompilerConfig
 from trcomp.contract import GROUPS_SETTING, decoded
-from trcomp.errors import JobNotFoundError, Problem, SpecError
+from trcomp.errors import Problem, SpecError
 from trcomp.inputs import of_form
 
 _COMPILER = "sagemaker_training_compiler_"
-
-
-def described(name: str) -> dict[str, Any]:
-    """The words of `Estimator` for a job of this account and region, its inputs among them.
-
-    Raises:
-        JobNotFoundError: There is none of that name.
-        SpecError: It runs no script.
-    """
-    from botocore.exceptions import ClientError
-
-    with told(f"ask for sagemaker://{name}"):
-        try:
-            job = client("sagemaker").describe_training_job(TrainingJobName=name)
-        except ClientError as error:
-            if code_of(error) not in {"ValidationException", "ResourceNotFound"}:
-                raise
-            handle = f"sagemaker://{name}"
-            raise JobNotFoundError(f"There is no job {handle}.", handle) from error
-    return to_words(job)
 
 
 def to_words(job: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from trcomp import flags
+from trcomp.config import TrainingCompilerConfig
 from trcomp.contract import GROUPS_SETTING, InstanceGroup, Settings
 from trcomp.errors import Problem, SpecError, nearest
 from trcomp.rules import LOCAL_TYPES
@@ -22,17 +24,30 @@ def settings(spec: JobSpec, cache: str | None, submit_directory: str | None = No
         cache: Where executables are kept, as a container sees it.
         submit_directory: The archive with the code, if code does not lie there already.
     """
-    compiler = spec.compiler_config
-    return Settings(
+    return replace(
+        compiler_settings(spec.compiler_config, cache),
         program=spec.program,
         submit_directory=submit_directory,
-        compiler_enabled=None if compiler is None else compiler.enabled,
-        compiler_debug=compiler is not None and compiler.debug,
-        cuda_to_xla=compiler is None or compiler.cuda_to_xla,
-        compiler_cache=cache,
         pytorchxla_enabled=spec.pytorchxla,
         log_level=spec.container_log_level,
         other=_other(spec),
+    )
+
+
+def compiler_settings(config: TrainingCompilerConfig | None, cache: str | None) -> Settings:
+    """What a compiler_config alone says to a container.
+
+    Args:
+        config: None: the script starts its ranks itself.
+        cache: Where executables are kept, as a container sees it.
+    """
+    if config is None:
+        return Settings(compiler_cache=cache)
+    return Settings(
+        compiler_enabled=config.enabled,
+        compiler_debug=config.debug,
+        cuda_to_xla=config.cuda_to_xla,
+        compiler_cache=cache,
     )
 
 
