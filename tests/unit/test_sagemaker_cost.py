@@ -39,26 +39,33 @@ def test_a_price_that_is_not_known_is_not_guessed(code: Path) -> None:
     plan = plan_of(code)
     (line,) = lines_of(plan, "price")
     assert line == "1 x ml.p4d.24xlarge: unknown: TRCOMP_PRICES can name a table of prices"
-    (cost,) = plan.to_dict()["prices"]["costs"]
+    (cost,) = plan.to_dict()["prices"]
     assert cost["hourly"] == cost["max_run"] == {"on_demand": None, "spot": None}
+    assert cost["origin"] is None
+
+
+def test_a_list_price_says_when_and_where_it_holds(code: Path) -> None:
+    (line,) = lines_of(plan_of(code, instance_type="ml.g6e.2xlarge", max_run=3600), "price")
+    assert line == (
+        "1 x ml.g6e.2xlarge: on demand $2.80 an hour, $2.80 for 3600 s (max_run); spot unknown; "
+        "as of 2026-07, us-east-1 list price"
+    )
 
 
 def test_a_plan_says_what_an_hour_and_max_run_cost(code: Path, prices: None) -> None:
     plan = plan_of(code, instance_count=2, max_run=1800)
     assert lines_of(plan, "price") == [
         "2 x ml.p4d.24xlarge: on demand $40.00 an hour, $20.00 for 1800 s (max_run); "
-        "spot $16.00 an hour, $8.00 for 1800 s (max_run); at prices of 2026-11-01"
+        "spot $16.00 an hour, $8.00 for 1800 s (max_run); as of 2026-11-01, TRCOMP_PRICES"
     ]
-    assert plan.to_dict()["prices"] == {
-        "as_of": "2026-11-01",
-        "costs": [
-            {
-                "instances": "2 x ml.p4d.24xlarge",
-                "hourly": {"on_demand": 40.0, "spot": 16.0},
-                "max_run": {"on_demand": 20.0, "spot": 8.0},
-            }
-        ],
-    }
+    assert plan.to_dict()["prices"] == [
+        {
+            "instances": "2 x ml.p4d.24xlarge",
+            "hourly": {"on_demand": 40.0, "spot": 16.0},
+            "max_run": {"on_demand": 20.0, "spot": 8.0},
+            "origin": "as of 2026-11-01, TRCOMP_PRICES",
+        }
+    ]
 
 
 def test_of_groups_the_sum_and_of_preferences_each(code: Path, prices: None) -> None:
@@ -70,7 +77,7 @@ def test_of_groups_the_sum_and_of_preferences_each(code: Path, prices: None) -> 
     plan = plan_of(code, instance_type=None, instance_groups=groups, distribution=own, max_run=3600)
     (line,) = lines_of(plan, "price")
     assert line.startswith("1 x ml.p4d.24xlarge + 2 x ml.m5.large: on demand $21.00 an hour")
-    assert "spot" not in line
+    assert "spot unknown" in line
     preferences = [{"InstanceType": "ml.p5.48xlarge"}, {"InstanceType": "ml.m5.large"}]
     plan = plan_of(code, instance_type=None, instance_preferences=preferences, instance_count=2)
     first, second = lines_of(plan, "price")

@@ -140,7 +140,7 @@ def test_a_running_job_says_on_what_it_runs_what_it_costs_so_far_and_where_it_is
     assert found.details(now) == [
         ("instances", "2 x ml.m5.large, spot"),
         ("billed", "10800 s each"),
-        ("cost", "about $1.50, at prices of 2026-11-01"),
+        ("cost", "about $1.50, as of 2026-11-01, TRCOMP_PRICES"),
     ]
     assert found.links["log"].endswith(
         "/cloudwatch/home?region=eu-west-1#logsV2:log-groups/log-group/"

@@ -15,17 +15,19 @@ _LONGEST_RUN_SECONDS = 5 * 24 * 60 * 60
 
 @dataclass(frozen=True)
 class Cost:
-    """US dollars; None where the table of prices does not say.
+    """US dollars; None where no table of prices says.
 
     Attributes:
         instances: Of which instances, as ``2 x ml.p4d.24xlarge``.
         hourly: For an hour of all of them, by "on_demand" and "spot".
         max_run: For as long as the job may train.
+        origin: When and where the prices were looked up, for a reader; "" if none is known.
     """
 
     instances: str
     hourly: Mapping[str, float | None]
     max_run: Mapping[str, float | None]
+    origin: str
 
 
 def costs(request: Mapping[str, Any], region: str | None, table: Prices) -> list[Cost]:
@@ -40,7 +42,9 @@ def costs(request: Mapping[str, Any], region: str | None, table: Prices) -> list
             for kind in ("on_demand", "spot")
         }
         whole = {kind: None if one is None else one * hours for kind, one in hourly.items()}
-        found.append(Cost(" + ".join(f"{n} x {name}" for n, name in choice), hourly, whole))
+        instances = " + ".join(f"{n} x {name}" for n, name in choice)
+        origin = table.origins((name for _, name in choice), region)
+        found.append(Cost(instances, hourly, whole, origin))
     return found
 
 
@@ -64,30 +68,35 @@ def quotas(request: Mapping[str, Any]) -> dict[str, int]:
 
 def to_dict(request: Mapping[str, Any], region: str | None) -> dict[str, Any]:
     """`costs` and `quotas` as JSON values."""
-    table = prices.table()
     found = [
-        {"instances": cost.instances, "hourly": dict(cost.hourly), "max_run": dict(cost.max_run)}
-        for cost in costs(request, region, table)
+        {
+            "instances": cost.instances,
+            "hourly": dict(cost.hourly),
+            "max_run": dict(cost.max_run),
+            "origin": cost.origin or None,
+        }
+        for cost in costs(request, region, prices.table())
     ]
-    return {"prices": {"as_of": table.as_of or None, "costs": found}, "quotas": quotas(request)}
+    return {"prices": found, "quotas": quotas(request)}
 
 
 def lines(request: Mapping[str, Any], region: str | None) -> Iterator[str]:
     """`costs` and `quotas` for a reader."""
-    table = prices.table()
     seconds = request["StoppingCondition"]["MaxRuntimeInSeconds"]
-    for cost in costs(request, region, table):
-        texts = [
-            f"{kind.replace('_', ' ')} ${hourly:.2f} an hour, ${cost.max_run[kind]:.2f} for "
-            f"{seconds} s (max_run)"
-            for kind, hourly in cost.hourly.items()
-            if hourly is not None
-        ]
-        if texts:
-            dated = f"at prices of {table.as_of}"
-            yield f"price      {cost.instances}: {'; '.join(texts)}; {dated}"
-        else:
+    for cost in costs(request, region, prices.table()):
+        if all(hourly is None for hourly in cost.hourly.values()):
             yield f"price      {cost.instances}: {prices.UNKNOWN}"
+            continue
+        texts = [
+            f"{kind.replace('_', ' ')} "
+            + (
+                "unknown"
+                if hourly is None
+                else f"${hourly:.2f} an hour, ${cost.max_run[kind]:.2f} for {seconds} s (max_run)"
+            )
+            for kind, hourly in cost.hourly.items()
+        ]
+        yield f"price      {cost.instances}: {'; '.join(texts)}; {cost.origin}"
     for name, count in quotas(request).items():
         yield f"quota      {name}: {count}"
 

@@ -105,7 +105,8 @@ class SageMakerRecord(JobRecord):
             hourly = table.hourly(self.instance_type, self.region, self.spot)
             if hourly is not None:
                 cost = hourly * len(self.hosts) * seconds / 3600
-                rows.append(("cost", f"about ${cost:.2f}, at prices of {table.as_of}"))
+                origin = table.origins([self.instance_type], self.region)
+                rows.append(("cost", f"about ${cost:.2f}, {origin}"))
         if self.reuses is not None:
             rows.append(("warm pool", f"took over the instances of {self.reuses}"))
         if self.warm_pool is not None:
