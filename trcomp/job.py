@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any, Self
@@ -98,6 +99,10 @@ class Job:
     def metrics(self) -> dict[str, list[float]]:
         """The values of each of the job's metric_definitions in its lines so far, in order."""
         found = LineMetrics(self.record().metric_definitions)
+        if found.unreadable:
+            names = ", ".join(found.unreadable)
+            text = f"{names}: the pattern is none of Python's; CloudWatch has what it finds."
+            warnings.warn(text, stacklevel=2)
         found.read(self.logs())
         return found.values
 

@@ -11,13 +11,15 @@ class LineMetrics:
 
     def __init__(self, definitions: Mapping[str, str]) -> None:
         self.values: dict[str, list[float]] = {}
+        self.unreadable: tuple[str, ...] = ()
+        """Metrics of which nothing is found here, as their patterns are none of Python's."""
         self._patterns = {}
         for name, pattern in definitions.items():
             try:
                 self._patterns[name] = re.compile(pattern)
             except re.error:
-                # SageMaker's own patterns are not Python's in every corner; it finds them there.
-                continue
+                # Of a job that others described: SageMaker's patterns are not Python's everywhere.
+                self.unreadable += (name,)
 
     def read(self, lines: Iterable[str]) -> None:
         """Find the values in some more lines."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import ConfigDict, with_config
+from pydantic import AfterValidator, ConfigDict, with_config
 
 # Not typing's: before Python 3.12 pydantic cannot read that one's fields.
 from typing_extensions import TypedDict
+
+from trcomp import rules
 
 
 # Strict: "3600" is no number of seconds, and 1 is no switch.
@@ -78,7 +80,12 @@ class ManagedWords(TypedDict, total=False):
 
     tags: dict[str, str] | list[dict[str, str]]
     """``{"team": "vision"}``, or SageMaker's list of Key and Value."""
-    metric_definitions: list[dict[str, str]]
+    metric_definitions: Annotated[
+        list[dict[str, str]],
+        AfterValidator(
+            lambda given: rules.checked(given, rules.metric_definitions_problems(given))
+        ),
+    ]
     """``[{"Name": "loss", "Regex": "loss ([0-9.]+)"}]``: CloudWatch finds them in the lines."""
     enable_sagemaker_metrics: bool
     enable_remote_debug: bool

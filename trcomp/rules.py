@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, TypeVar
+
+from pydantic_core import PydanticCustomError
 
 from trcomp import limits
 from trcomp.errors import Problem, nearest
+
+T = TypeVar("T")
 
 LOCAL_TYPES = ("local_process", "local", "local_gpu")
 """Instance types that stand for this machine: plain processes, and SageMaker v2's containers."""
@@ -56,6 +60,24 @@ def channels_problems(names: list[str]) -> Iterator[Problem]:
         yield from _string(f"inputs[{name!r}]", "ChannelName", name)
         if name in {".", ".."}:
             yield Problem("inputs", name, "a channel is named like a directory.")
+
+
+def metric_definitions_problems(values: list[dict[str, str]]) -> Iterator[Problem]:
+    """A metric is found by a pattern that trcomp can use too, while the job's lines come."""
+    names: set[str] = set()
+    for index, value in enumerate(values):
+        field = f"metric_definitions[{index}]"
+        if sorted(value) != ["Name", "Regex"] or not value["Name"]:
+            yield Problem(field, value, "{'Name': 'loss', 'Regex': 'loss ([0-9.]+)'} is needed.")
+            continue
+        if value["Name"] in names:
+            yield Problem(f"{field}.Name", value["Name"], "each metric needs a name of its own.")
+        names.add(value["Name"])
+        try:
+            re.compile(value["Regex"])
+        except (re.error, RecursionError, OverflowError) as error:
+            allowed = f"a regular expression of Python's is needed; {error}."
+            yield Problem(f"{field}.Regex", value["Regex"], allowed)
 
 
 def checkpoint_path_problems(path: str) -> list[Problem]:
@@ -104,6 +126,18 @@ def git_config_problems(value: object) -> list[Problem]:
     if not value.get("repo"):
         found.append(Problem("git_config", sorted(map(str, value)), form))
     return found
+
+
+def checked(value: T, problems: Iterable[Problem]) -> T:
+    """A value without problems, for validators of pydantic's.
+
+    Raises:
+        PydanticCustomError: There are some; its context holds them.
+    """
+    found = list(problems)
+    if found:
+        raise PydanticCustomError("problems", "is wrong", {"problems": found})
+    return value
 
 
 def text_problems(field: str, text: str) -> list[Problem]:

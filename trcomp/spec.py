@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 from pydantic import (
     BaseModel,
@@ -16,15 +16,13 @@ from pydantic import (
     field_validator,
     model_validator,
 )
-from pydantic_core import PydanticCustomError
 
 from trcomp import rules, s3, sdk
 from trcomp.config import TrainingCompilerConfig, asked_for, distribution_problems
 from trcomp.errors import Problem, SpecError, nearest
 from trcomp.inputs import Input, local_path, to_inputs, to_uri, with_model
 from trcomp.managed import NAMES, ManagedWords
-
-T = TypeVar("T")
+from trcomp.rules import checked
 
 
 class GitConfig(BaseModel):
@@ -145,31 +143,31 @@ class JobSpec(BaseModel):
     @field_validator("job_name")
     @classmethod
     def _job_name(cls, value: str) -> str:
-        return _checked(value, rules.job_name_problems("job_name", value))
+        return checked(value, rules.job_name_problems("job_name", value))
 
     @field_validator("git_config", mode="before")
     @classmethod
     def _git_config(cls, value: Any) -> Any:
-        return _checked(value, rules.git_config_problems(value))
+        return checked(value, rules.git_config_problems(value))
 
     @field_validator("source_dir", mode="before")
     @classmethod
     def _source_dir(cls, value: Any, info: ValidationInfo) -> Any:
         if value is None:
             return None
-        _checked(value, rules.place_problems("source_dir", value))
+        checked(value, rules.place_problems("source_dir", value))
         if info.data.get("git_config") is not None:
-            return _checked(str(value), rules.relative_problems("source_dir", str(value)))
+            return checked(str(value), rules.relative_problems("source_dir", str(value)))
         path = local_path(to_uri(value))
         return str(value) if path is None else str(path)
 
     @field_validator("entry_point", mode="before")
     @classmethod
     def _entry_point(cls, value: Any, info: ValidationInfo) -> Any:
-        _checked(value, rules.place_problems("entry_point", value))
+        checked(value, rules.place_problems("entry_point", value))
         root, path = info.data.get("source_dir"), Path(value).expanduser()
         if s3.is_url(root) or info.data.get("git_config") is not None:
-            return _checked(os.path.normpath(path), rules.relative_problems("entry_point", path))
+            return checked(os.path.normpath(path), rules.relative_problems("entry_point", path))
         if root is None:
             return str(path.absolute())
         return _relative_script(path, Path(root))
@@ -179,7 +177,7 @@ class JobSpec(BaseModel):
     def _dependencies(cls, value: Any, info: ValidationInfo) -> Any:
         given = [value] if isinstance(value, str | Path) else value or ()
         problem = Problem("dependencies", value, "a list of files and directories is needed.")
-        _checked(given, [] if isinstance(given, list | tuple) else [problem])
+        checked(given, [] if isinstance(given, list | tuple) else [problem])
         in_repository = info.data.get("git_config") is not None
         return tuple(_dependency(item, in_repository) for item in given)
 
@@ -188,7 +186,7 @@ class JobSpec(BaseModel):
     def _hyperparameters(cls, value: Any) -> Any:
         if not isinstance(value, Mapping):
             return {} if value is None else value
-        _checked(value, rules.hyperparameters_problems(value))
+        checked(value, rules.hyperparameters_problems(value))
         return copied(value)
 
     @field_validator("environment", mode="before")
@@ -196,30 +194,30 @@ class JobSpec(BaseModel):
     def _environment(cls, value: Any) -> Any:
         if not isinstance(value, Mapping):
             return {} if value is None else value
-        return _checked(dict(value), rules.environment_problems(value))
+        return checked(dict(value), rules.environment_problems(value))
 
     @field_validator("instance_type")
     @classmethod
     def _instance_type(cls, value: str) -> str:
-        return _checked(value, rules.instance_type_problems(value))
+        return checked(value, rules.instance_type_problems(value))
 
     @field_validator("instance_count", "container_log_level", mode="before")
     @classmethod
     def _whole_number(cls, value: Any, info: ValidationInfo) -> Any:
         whole = isinstance(value, int) and not isinstance(value, bool)
         problem = Problem(info.field_name or "", value, "a whole number is needed.")
-        return _checked(value, [] if whole else [problem])
+        return checked(value, [] if whole else [problem])
 
     @field_validator("instance_count")
     @classmethod
     def _at_least_one(cls, value: int) -> int:
         problem = Problem("instance_count", value, "1 or more is needed.")
-        return _checked(value, [problem] if value < 1 else [])
+        return checked(value, [problem] if value < 1 else [])
 
     @field_validator("distribution", mode="before")
     @classmethod
     def _distribution(cls, value: Any) -> Any:
-        return _checked(value, distribution_problems(value))
+        return checked(value, distribution_problems(value))
 
     @field_validator("inputs", mode="before")
     @classmethod
@@ -229,25 +227,25 @@ class JobSpec(BaseModel):
         if isinstance(value, (list, tuple)) and all(isinstance(i, Input | dict) for i in value):
             return value
         inputs, problems = to_inputs(value)
-        return _checked(tuple(inputs), problems)
+        return checked(tuple(inputs), problems)
 
     @field_validator("output_path", "checkpoint_s3_uri", mode="before")
     @classmethod
     def _place(cls, value: Any, info: ValidationInfo) -> Any:
         if value is None:
             return None
-        _checked(value, rules.place_problems(info.field_name or "", value))
+        checked(value, rules.place_problems(info.field_name or "", value))
         return to_uri(value)
 
     @field_validator("role")
     @classmethod
     def _role(cls, value: str | None) -> str | None:
-        return _checked(value, rules.text_problems("role", value or ""))
+        return checked(value, rules.text_problems("role", value or ""))
 
     @field_validator("checkpoint_local_path")
     @classmethod
     def _checkpoint_path(cls, value: str | None) -> str | None:
-        return _checked(value, rules.checkpoint_path_problems(value) if value else [])
+        return checked(value, rules.checkpoint_path_problems(value) if value else [])
 
 
 def derived(words: dict[str, Any]) -> dict[str, Any]:
@@ -281,12 +279,12 @@ def copied(value: Any) -> Any:
 
 
 def _dependency(value: Any, in_repository: bool) -> str:
-    _checked(value, rules.place_problems("dependencies", value))
+    checked(value, rules.place_problems("dependencies", value))
     if in_repository:
-        return _checked(str(value), rules.relative_problems("dependencies", str(value)))
+        return checked(str(value), rules.relative_problems("dependencies", str(value)))
     path = local_path(to_uri(value))
     problem = Problem("dependencies", value, "a file or directory on this machine is needed.")
-    return _checked(os.path.normpath(str(path)), [] if path else [problem])
+    return checked(os.path.normpath(str(path)), [] if path else [problem])
 
 
 def _relative_script(script: Path, root: Path) -> str:
@@ -296,13 +294,6 @@ def _relative_script(script: Path, root: Path) -> str:
     if elsewhere and here.is_relative_to(root):
         return str(here.relative_to(root))
     return os.path.normpath(script)
-
-
-def _checked(value: T, problems: Iterable[Problem]) -> T:
-    found = list(problems)
-    if found:
-        raise PydanticCustomError("problems", "is wrong", {"problems": found})
-    return value
 
 
 def _problems(error: ValidationError) -> list[Problem]:

@@ -11,3 +11,4 @@ def test_values_of_each_metric_in_the_order_of_their_lines() -> None:
     found.read(["nothing", "loss=0.125"])
     assert found.values == {"loss": [0.5, 0.25, 0.125]}
     assert found.latest == "loss 0.125"
+    assert found.unreadable == ("broken",)

@@ -316,3 +316,25 @@ def test_a_value_of_another_kind_is_a_problem_like_others(word: str, value: obje
         JobSpec.of(**WORDS, **{word: value})
     except SpecError as error:
         assert all(problem.field.startswith(word) for problem in error.problems)
+
+
+def test_metrics_are_checked_wherever_the_job_runs() -> None:
+    text = problems_of(
+        metric_definitions=[
+            {"Name": "loss", "Regex": "loss (["},
+            {"Name": "loss", "Regex": "loss (.*)"},
+            {"name": "speed", "Regex": "x"},
+            {"Name": "", "Regex": "x"},
+        ],
+        max_run="long",
+    )
+    assert "5 problems" in text
+    for part in (
+        "metric_definitions[0].Regex: got 'loss (['; a regular expression of Python's is needed",
+        "unterminated character set at position 6",
+        "metric_definitions[1].Name: got 'loss'; each metric needs a name of its own.",
+        "metric_definitions[2]: got {'name': 'speed', 'Regex': 'x'}",
+        "metric_definitions[3]",
+        "max_run: got 'long'",
+    ):
+        assert part in text, part
