@@ -15,6 +15,7 @@ from trcomp.backends import git, sessions, siblings
 from trcomp.backends.base import Plan
 from trcomp.backends.sagemaker_image import chosen_image, image_note
 from trcomp.config import TrainingCompilerConfig
+from trcomp.container import ContainerWords
 from trcomp.description import spec_and_problems
 from trcomp.errors import Problem, SpecError, nearest
 from trcomp.job import Job
@@ -25,6 +26,10 @@ Inputs = Any
 """One channel or a dict of channels, each a path, ``file://``, ``s3://`` or a TrainingInput."""
 
 _LOGS = {"All": True, "Training": True, "None": False, "Rules": False, True: True, False: False}
+
+
+class OtherWords(ManagedWords, ContainerWords, total=False):
+    """The words that one backend alone has a use for."""
 
 
 class Estimator:
@@ -41,10 +46,13 @@ class Estimator:
             script, source_dir and dependencies are in, cloned when a job is submitted. git's own
             configuration says how it is reached; no password is taken.
         dependencies: More files and directories for the job's code, each beside the script.
-        instance_type: ``local_process`` (the default) runs on this machine, as plain processes; a
-            type such as ``ml.p4d.24xlarge`` in Amazon SageMaker.
+        instance_type: ``local_process`` (the default) runs on this machine, as plain processes;
+            ``local`` and ``local_gpu`` in containers on it; a type such as ``ml.p4d.24xlarge`` in
+            Amazon SageMaker.
         instance_count: Number of hosts; default 1.
         hyperparameters: Reach the script as ``--name value``, in this order; None is not sent.
+        arguments: More arguments for the script, behind those and exactly as they are:
+            ``["--fp16", "data"]``.
         environment: Variables for the script. They win over those that trcomp computes.
         compiler_config: One worker per device runs the script through XLA
             (``TrainingCompilerConfig(enabled=False)``: without XLA). None: the script runs once per
@@ -64,7 +72,8 @@ class Estimator:
             None: as boto3 is configured.
         source_code, compute, networking, stopping_condition: Objects of SageMaker's SDK v3, in
             place of the words that they say.
-        managed: What else a job in SageMaker can be told; `ManagedWords` describes each word.
+        managed: What else a job in SageMaker can be told, and one in containers on this machine;
+            `ManagedWords` and `ContainerWords` describe each word.
 
     Raises:
         SpecError: Holds every problem of all these words at once.
@@ -80,6 +89,7 @@ class Estimator:
         instance_type: str | None = None,
         instance_count: int | None = None,
         hyperparameters: Mapping[str, Any] | None = None,
+        arguments: Sequence[str] | None = None,
         environment: Mapping[str, str] | None = None,
         compiler_config: TrainingCompilerConfig | None = None,
         distribution: Mapping[str, Any] | None = None,
@@ -96,7 +106,7 @@ class Estimator:
         compute: Any = None,
         networking: Any = None,
         stopping_condition: Any = None,
-        **managed: Unpack[ManagedWords],
+        **managed: Unpack[OtherWords],
     ) -> None:
         self._base_job_name = base_job_name
         self._words: dict[str, Any] = dict(copied(managed)) | {
@@ -105,6 +115,7 @@ class Estimator:
             "git_config": copied(git_config),
             "dependencies": copied(dependencies),
             "hyperparameters": copied(hyperparameters),
+            "arguments": copied(arguments),
             "environment": copied(environment),
             "instance_type": instance_type,
             "instance_count": instance_count,

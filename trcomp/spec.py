@@ -19,6 +19,7 @@ from pydantic import (
 
 from trcomp import rules, s3, sdk
 from trcomp.config import TrainingCompilerConfig, asked_for, distribution_problems
+from trcomp.container import CONTAINER_NAMES, ContainerWords
 from trcomp.errors import Problem, SpecError, nearest
 from trcomp.inputs import Input, local_path, to_inputs, to_uri, with_model
 from trcomp.managed import NAMES, ManagedWords
@@ -60,6 +61,8 @@ class JobSpec(BaseModel):
     """More files and directories for the job's code, each by its own name beside the script."""
     hyperparameters: dict[str, JsonValue] = {}
     """In the user's order, which is the order of the script's arguments."""
+    arguments: tuple[str, ...] = ()
+    """More of the script's arguments, behind those, exactly as they are."""
     environment: dict[str, str] = {}
     instance_type: str = "local_process"
     instance_count: int = 1
@@ -80,6 +83,8 @@ class JobSpec(BaseModel):
     """ARN of the IAM role that a job in SageMaker acts as."""
     managed: ManagedWords = {}
     """Words for SageMaker alone, as far as they are given. They may stand among the others too."""
+    container: ContainerWords = {}
+    """Words for containers on this machine alone, likewise."""
 
     @classmethod
     def of(cls, **words: Any) -> Self:
@@ -132,13 +137,15 @@ class JobSpec(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _gathered(cls, words: Any) -> Any:
-        """The words with those for SageMaker alone in a dict of their own."""
+        """The words with those for one backend alone in a dict of their own."""
         if not isinstance(words, Mapping):
             return words
         found = derived(sdk.gathered(words))
-        own = {name: copied(found[name]) for name in NAMES if found.get(name) is not None}
-        rest = {name: value for name, value in found.items() if name not in NAMES}
-        return rest | ({"managed": {**found.get("managed", {}), **own}} if own else {})
+        for field, names in (("managed", NAMES), ("container", CONTAINER_NAMES)):
+            own = {name: copied(found[name]) for name in names if found.get(name) is not None}
+            found = {name: value for name, value in found.items() if name not in names}
+            found |= {field: {**found.get(field, {}), **own}} if own else {}
+        return found
 
     @field_validator("job_name")
     @classmethod
@@ -188,6 +195,12 @@ class JobSpec(BaseModel):
             return {} if value is None else value
         checked(value, rules.hyperparameters_problems(value))
         return copied(value)
+
+    @field_validator("arguments", mode="before")
+    @classmethod
+    def _arguments(cls, value: Any) -> Any:
+        given = () if value is None else value
+        return checked(given, rules.arguments_problems(given))
 
     @field_validator("environment", mode="before")
     @classmethod
@@ -304,7 +317,8 @@ def _problems(error: ValidationError) -> list[Problem]:
         cause = context.get("error")
         location = entry["loc"]
         # Of a word that may be of several types pydantic complains once per type.
-        field = str(location[1]) if location[0:1] == ("managed",) and location[1:] else ""
+        inside = location[:1] in {("managed",), ("container",)} and location[1:]
+        field = str(location[1]) if inside else ""
         if field and field in seen:
             continue
         seen.add(field)
@@ -325,7 +339,7 @@ def _problems(error: ValidationError) -> list[Problem]:
 def _unknown(word: str, value: object) -> Problem:
     if word in _ELSEWHERE:
         return Problem(word, value, _ELSEWHERE[word])
-    words = [*JobSpec.model_fields, "base_job_name", *NAMES, *sdk.COMPOSITE]
+    words = [*JobSpec.model_fields, "base_job_name", *NAMES, *CONTAINER_NAMES, *sdk.COMPOSITE]
     if word in sdk.COMPOSITE:
         return Problem(word, value, sdk.WANTED)
     return Problem(word, value, "there is no such word.", nearest(word, words))
