@@ -67,7 +67,7 @@ def run(
 ) -> None:
     """Run SCRIPT as a job: trcomp run train.py --devices 2 -- --steps 50
 
-    What follows -- reaches the script as --name value, in this order; --name=value is taken too.
+    What follows -- are the script's arguments, exactly as they are.
     """
     estimator, request = requested_job(**words, defaults=_defaults(profile))
     how: dict[str, Any] = {"wait": not detach, "logs": "None" if quiet else "All"}

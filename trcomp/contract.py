@@ -27,6 +27,9 @@ DEFAULT_GROUP = "homogeneousCluster"
 GROUPS_SETTING = "sagemaker_distribution_instance_groups"
 """The setting that names the instance groups on whose hosts the ranks run."""
 
+ARGUMENTS_SETTING = "sagemaker_script_arguments"
+"""The setting with the arguments that are no hyperparameters; only trcomp's entrypoint knows it."""
+
 _RESERVED = "sagemaker_"
 
 
@@ -71,6 +74,8 @@ class Settings:
     compiler_cache: str | None = None
     """A directory, ``s3://bucket/prefix`` or "off"; None if the job says nothing of it."""
     pytorchxla_enabled: bool = False
+    arguments: tuple[str, ...] = ()
+    """The script's arguments after its hyperparameters, exactly as they are."""
     log_level: int = 20
     """A level of Python's logging module; 20 is INFO."""
     region: str | None = None
@@ -103,6 +108,11 @@ class Contract:
         if not self.instance_groups:
             group = InstanceGroup(self.current_group, self.instance_type, self.hosts)
             object.__setattr__(self, "instance_groups", (group,))
+
+    @property
+    def argv(self) -> list[str]:
+        """The script's arguments: its hyperparameters, then those that are not of that form."""
+        return [*to_argv(self.hyperparameters), *self.settings.arguments]
 
     @property
     def rank_groups(self) -> tuple[InstanceGroup, ...]:
@@ -313,7 +323,7 @@ def _training_env(
         "module_name": (settings.program or "").removesuffix(".py"),
         "module_dir": settings.submit_directory or str(paths.code),
         "user_entry_point": settings.program,
-        "user_args": to_argv(contract.hyperparameters),
+        "user_args": contract.argv,
         "log_level": settings.log_level,
         "job_name": contract.job_name,
         "channels": {c.name: str(paths.data(c.name)) for c in contract.channels},
@@ -359,6 +369,7 @@ def reserved(settings: Settings, job_name: str | None = None) -> dict[str, Any]:
         "sagemaker_training_compiler_cuda_to_xla": None if settings.cuda_to_xla else False,
         "sagemaker_training_compiler_cache": settings.compiler_cache,
         "sagemaker_pytorch_xla_multi_worker_enabled": settings.pytorchxla_enabled or None,
+        ARGUMENTS_SETTING: list(settings.arguments) or None,
     }
     return {name: v for name, v in values.items() if v is not None} | dict(settings.other)
 
@@ -446,10 +457,18 @@ class _Reader:
             pytorchxla_enabled=take(
                 reserved, "sagemaker_pytorch_xla_multi_worker_enabled", bool, False
             ),
+            arguments=self._arguments(reserved),
             log_level=take(reserved, "sagemaker_container_log_level", int, 20),
             region=take(reserved, "sagemaker_region", str, None),
             other=reserved,
         )
+
+    def _arguments(self, reserved: dict[str, Any]) -> tuple[str, ...]:
+        found = self._take(reserved, ARGUMENTS_SETTING, list, [])
+        if all(isinstance(item, str) for item in found):
+            return tuple(found)
+        self.problem(f"hyperparameters.json: {ARGUMENTS_SETTING}: got {found!r}; a list of text")
+        return ()
 
     def resources(self) -> dict[str, Any]:
         name = "resourceconfig.json"

@@ -10,14 +10,14 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from trcomp import rules
 from trcomp.config import TrainingCompilerConfig
+from trcomp.contract import to_argv
 from trcomp.defaults import Default
 from trcomp.defaults import value as value_of
 from trcomp.description import problems_of
 from trcomp.errors import Problem, SpecError
 from trcomp.estimator import Estimator
-
-_NEGATIVE_NUMBER = re.compile(r"-\d+$|-\d*\.\d+$|-\d+(\.\d*)?[eE][-+]?\d+$")
 
 
 def script_options(command: Any) -> Any:
@@ -140,7 +140,7 @@ def requested_job(
     words |= set_words
     words |= {
         "entry_point": script,
-        "hyperparameters": _hyperparameters(script_args, problems),
+        **script_words(script_args),
         "environment": environment,
         "compiler_config": config,
         "checkpoint_s3_uri": checkpoint_uri,
@@ -163,6 +163,7 @@ _WORDS = {
     "once_per_host": "compiler_config",
     "debug": "compiler_config",
     "cuda_to_xla": "compiler_config",
+    "script_args": "arguments",
 }
 """Of options that are not called as the word that they give."""
 
@@ -206,48 +207,20 @@ def _with_origin(problem: Problem, defaults: Mapping[str, Default]) -> Problem:
     return dataclasses.replace(problem, field=f"{problem.field} ({defaults[word].origin})")
 
 
-def _hyperparameters(script_args: Sequence[str], problems: list[Problem]) -> dict[str, str]:
-    try:
-        return parse_script_args(script_args)
-    except SpecError as error:
-        problems += error.problems
-        return {}
+def script_words(args: Sequence[str]) -> dict[str, Any]:
+    """A script's arguments in words of `Estimator`, by which they arrive exactly as they are.
 
-
-def parse_script_args(args: Sequence[str]) -> dict[str, str]:
-    """Arguments of a script as hyperparameters: ``--name value`` or ``--name=value``, as they are.
-
-    A value that starts with "-" is one only if it is a number, as argparse has it; others are
-    given as ``--name=-value``.
-
-    Raises:
-        SpecError: Holds every argument that does not travel as a hyperparameter.
+    They are hyperparameters where those say the same, ``--name value`` with each name once:
+    SageMaker shows and searches them. Others travel as one list.
     """
-    values: dict[str, str] = {}
-    problems: list[Problem] = []
-    index = 0
-    while index < len(args):
-        argument = args[index]
-        index += 1
-        if not argument.startswith("--") or argument == "--":
-            allowed = "a script's arguments are --name value or --name=value."
-            problems.append(Problem("script argument", argument, allowed))
-            continue
-        name, separator, value = argument[2:].partition("=")
-        if not separator:
-            if index == len(args) or _is_option(args[index]):
-                allowed = "it has no value; a hyperparameter is --name value."
-                problems.append(Problem("script argument", argument, allowed))
-                continue
-            value = args[index]
-            index += 1
-        if name in values:
-            allowed = "it is given twice; a hyperparameter has one value."
-            problems.append(Problem("script argument", argument, allowed))
-        values[name] = value
-    if problems:
-        raise SpecError(problems)
-    return values
+    pairs: dict[str, str] = {}
+    rest = iter(args)
+    for argument in rest:
+        name, separator, value = argument.removeprefix("--").partition("=")
+        pairs[name] = value if separator else next(rest, "")
+    if to_argv(pairs) == list(args) and not any(rules.hyperparameters_problems(pairs)):
+        return {"hyperparameters": pairs}
+    return {"hyperparameters": {}, "arguments": list(args)}
 
 
 def _pairs(option: str, texts: Sequence[str], problems: list[Problem]) -> dict[str, str]:
@@ -256,7 +229,3 @@ def _pairs(option: str, texts: Sequence[str], problems: list[Problem]) -> dict[s
         if "=" not in text:
             problems.append(Problem(option, text, "NAME=VALUE is needed."))
     return dict(text.split("=", 1) for text in texts if "=" in text)
-
-
-def _is_option(text: str) -> bool:
-    return text.startswith("-") and text != "-" and _NEGATIVE_NUMBER.match(text) is None

@@ -22,6 +22,7 @@ LOCAL_TYPES = ("local_process", "local", "local_gpu")
 _RESERVED = "sagemaker_"
 _GIT = ("repo", "branch", "commit")
 _GIT_SECRETS = ("2FA_enabled", "username", "password", "token")
+_INTO_A_FILE = "Put it in a file of source_dir."
 _GIT_HELP = "git's own credential helper or an SSH key gives it: `git ls-remote URL` must work."
 
 
@@ -30,6 +31,19 @@ def hyperparameters_problems(values: Mapping[Any, Any]) -> Iterator[Problem]:
     yield from _size("hyperparameters", "HyperParameters", values)
     for name, value in values.items():
         yield from _hyperparameter_problems(name, value)
+
+
+def arguments_problems(values: Any) -> Iterator[Problem]:
+    """Arguments are a list of text that travels as one setting, within SageMaker's limit of one."""
+    if not isinstance(values, list | tuple) or not all(isinstance(text, str) for text in values):
+        yield Problem("arguments", values, "a list of text is needed, as ['--fp16', 'data'].")
+        return
+    for index, text in enumerate(values):
+        yield from text_problems(f"arguments[{index}]", text)
+    length, longest = len(json.dumps(values)), limits.longest("HyperParameterValue")
+    if length > longest:
+        allowed = f"{length} characters as JSON; SageMaker takes at most {longest}."
+        yield Problem("arguments", f"{len(values)} arguments", f"{allowed} {_INTO_A_FILE}")
 
 
 def environment_problems(values: Mapping[Any, Any]) -> Iterator[Problem]:
@@ -176,7 +190,7 @@ def _hyperparameter_problems(name: Any, value: Any) -> Iterator[Problem]:
     length, longest = len(json.dumps(value)), limits.longest("HyperParameterValue")
     if length > longest:
         allowed = f"{length} characters as JSON; SageMaker takes at most {longest}."
-        yield Problem(field, f"{str(value)[:40]}…", f"{allowed} Put it in a file of source_dir.")
+        yield Problem(field, f"{str(value)[:40]}…", f"{allowed} {_INTO_A_FILE}")
 
 
 def _environment_problems(name: Any, value: Any) -> Iterator[Problem]:

@@ -24,7 +24,7 @@ from trcomp import (
     Plan,
     TrainingCompilerConfig,
 )
-from trcomp.backends import process
+from trcomp.backends import local_jobs
 from trcomp.cli import main
 
 pytestmark = pytest.mark.e2e
@@ -275,7 +275,7 @@ def test_ctrl_c_while_preparing_starts_nothing(
     def interrupted(plan: Plan) -> None:
         signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(process, "prepare", interrupted)
+    monkeypatch.setattr(local_jobs, "prepare", interrupted)
     with pytest.raises(KeyboardInterrupt):
         estimator(workplace, "print('never')").fit(job_name="early")
     assert Job("early").status() is JobStatus.STOPPED
@@ -285,13 +285,13 @@ def test_ctrl_c_while_preparing_starts_nothing(
 def test_ctrl_c_while_the_runner_starts_stops_it(
     workplace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    start = process._start_runner
+    start = local_jobs._start_runner
 
     def interrupted(*given: Any) -> bool:
         signal.raise_signal(signal.SIGINT)
         return start(*given)
 
-    monkeypatch.setattr(process, "_start_runner", interrupted)
+    monkeypatch.setattr(local_jobs, "_start_runner", interrupted)
     with pytest.raises(KeyboardInterrupt):
         estimator(workplace, SLEEPER).fit(job_name="early")
     assert Job("early").status() is JobStatus.STOPPED
@@ -434,9 +434,9 @@ def test_the_command_line_from_run_to_report(
     """
     estimator(workplace, script)
     options = ["--source-dir", str(workplace / "code"), "--devices", "1", "--no-compiler"]
-    assert main(["run", "train.py", *options, "--job-name", "j", "--", "--a", "1"]) == 7
+    assert main(["run", "train.py", *options, "--job-name", "j", "--", "x y", "--a=1", "--b"]) == 7
     captured = capsys.readouterr()
-    assert "[rank 0] ['--a', '1']" in captured.out
+    assert "[rank 0] ['x y', '--a=1', '--b']" in captured.out
     assert "rank 0 on algo-1 failed, exit code 7" in captured.err
     assert "Next: `trcomp logs j`" in captured.err
 
@@ -446,7 +446,7 @@ def test_the_command_line_from_run_to_report(
     status = json.loads(capsys.readouterr().out)
     assert (status["status"], status["failure"]["exit_code"]) == ("Failed", 7)
     assert main(["logs", "-f", "process://j"]) == 0
-    assert "[rank 0] ['--a', '1']" in capsys.readouterr().out.splitlines()
+    assert "[rank 0] ['x y', '--a=1', '--b']" in capsys.readouterr().out.splitlines()
     assert main(["report", "j", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["job"] == "process://j"
     assert main(["stop", "j"]) == 0

@@ -169,6 +169,7 @@ def test_a_job_of_trcomp_is_attached_to_with_all_its_words(
         **words(
             sagemaker,
             hyperparameters={"lr": 0.1, "name": "a b"},
+            arguments=["data", "--layer=1", "--layer=2"],
             environment={"A": "b"},
             distribution={"torch_distributed": {"enabled": True}},
             metric_definitions=[{"Name": "loss", "Regex": "loss (.*)"}],

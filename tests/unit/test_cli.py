@@ -11,11 +11,10 @@ from click.shell_completion import ShellComplete
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trcomp import SpecError
 from trcomp.backends import process
 from trcomp.cli import cli, main
 from trcomp.contract import to_argv
-from trcomp.job_options import parse_script_args
+from trcomp.job_options import script_words
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20)
 NAMES = st.from_regex(r"[a-z][a-z0-9_-]{0,10}", fullmatch=True)
@@ -29,23 +28,57 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@given(args=st.lists(TEXT | NAMES.map(lambda name: f"--{name}") | TEXT.map(lambda t: f"--a={t}")))
+def test_arguments_reach_the_script_as_they_are(args: list[str]) -> None:
+    words = script_words(args)
+    assert [*to_argv(words["hyperparameters"]), *words.get("arguments", ())] == args
+
+
 @given(values=st.dictionaries(NAMES, TEXT, max_size=6))
-def test_arguments_reach_the_script_as_they_are_and_in_order(values: dict[str, str]) -> None:
-    parsed = parse_script_args([f"--{name}={value}" for name, value in values.items()])
-    assert list(parsed.items()) == list(values.items())
-    assert parse_script_args(to_argv(values)) == values
+def test_plain_pairs_are_hyperparameters(values: dict[str, str]) -> None:
+    found = script_words(to_argv(values))
+    assert found == {"hyperparameters": values}
+    assert list(found["hyperparameters"]) == list(values)
 
 
-def test_both_spellings_and_negative_numbers() -> None:
-    args = ["--steps", "50", "--lr=-1e-3", "--shift", "-0.5", "--name", "a b", "--empty", ""]
-    expected = {"steps": "50", "lr": "-1e-3", "shift": "-0.5", "name": "a b", "empty": ""}
-    assert parse_script_args(args) == expected
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["data"],
+        ["--fp16"],
+        ["--lr=0.1"],
+        ["--shift", "-0.5"],
+        ["--layer", "1", "--layer", "2"],
+        ["-v", "1"],
+        ["--steps", "5", "--", "--fp16"],
+        ["--sagemaker_program", "mine.py"],
+        ["--text", "x" * 2499],
+    ],
+)
+def test_all_others_travel_as_one_list(args: list[str]) -> None:
+    assert script_words(args) == {"hyperparameters": {}, "arguments": args}
 
 
-def test_what_is_no_hyperparameter_is_reported_at_once() -> None:
-    with pytest.raises(SpecError) as caught:
-        parse_script_args(["file", "-x", "--flag", "--a", "1", "--a", "2", "--last"])
-    assert len(caught.value.problems) == 5
+def test_a_plan_shows_the_script_as_it_will_be_started(capsys: pytest.CaptureFixture[str]) -> None:
+    args = ["data", "--fp16", "--layer", "1", "--layer=2", "--api-key", "s3cret", "--token=s3cret"]
+    assert main(["plan", "train.py", "--", *args]) == 0
+    text = capsys.readouterr().out
+    shown = "train.py data --fp16 --layer 1 --layer=2 --api-key '***' '--token=***'"
+    assert f"  script    {shown}\n" in text
+    assert main(["plan", "train.py", "--json", "--", *args]) == 0
+    text = capsys.readouterr().out
+    (host,) = json.loads(text)["hosts"]
+    assert host["contract"]["settings"]["arguments"][:2] == ["data", "--fp16"]
+    assert "s3cret" not in text
+
+
+def test_arguments_of_a_file_give_way_to_typed_ones(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (home / "trcomp.toml").write_text('arguments = ["--fp16"]\nhyperparameters = {lr = 0.1}\n')
+    for typed, shown in ("", "--fp16"), ("x", "x"), ("--a 1", "--a 1"):
+        assert main(["plan", "train.py", "--", *typed.split()]) == 0
+        assert f"train.py --lr 0.1 {shown}\n" in capsys.readouterr().out
 
 
 def test_plan_prints_the_request(capsys: pytest.CaptureFixture[str]) -> None:
@@ -65,10 +98,10 @@ def test_plan_of_a_wrong_job_is_64_and_names_everything(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     options = ["--job-name", "a_b", "--instance-count", "0", "--env", "X", "--input", "missing"]
-    assert main(["plan", "nope.py", *options, "--", "--flag"]) == 64
+    assert main(["plan", "nope.py", *options, "--", "-x", "y" * 2500]) == 64
     errors = capsys.readouterr().err
     assert "6 problems" in errors
-    for field in ("entry_point", "job_name", "instance_count", "--env", "inputs", "--flag"):
+    for field in ("entry_point", "job_name", "instance_count", "--env", "inputs", "arguments"):
         assert field in errors
     assert "Traceback" not in errors
 

@@ -62,6 +62,7 @@ def test_what_is_written_is_read_back(tmp_path: Path, count: int) -> None:
             cuda_to_xla=False,
             compiler_cache="/cache",
             pytorchxla_enabled=True,
+            arguments=("data", "--fp16", "--layer=1", "--layer=2", ""),
             log_level=10,
             region="eu-west-1",
             other={"sagemaker_mpi_enabled": True},
@@ -74,21 +75,38 @@ def test_what_is_written_is_read_back(tmp_path: Path, count: int) -> None:
     assert contracts.read(tmp_path) == contract
 
 
-@given(hyperparameters=HYPERPARAMETERS, enabled=st.sampled_from([None, True, False]))
+@given(
+    hyperparameters=HYPERPARAMETERS,
+    arguments=st.lists(st.text(), max_size=5),
+    enabled=st.sampled_from([None, True, False]),
+)
 def test_any_hyperparameters_are_read_back_in_order(
     tmp_path_factory: pytest.TempPathFactory,
     hyperparameters: dict[str, object],
+    arguments: list[str],
     enabled: bool | None,
 ) -> None:
     root = tmp_path_factory.mktemp("ml")
     contract = make(
         hyperparameters=hyperparameters,
-        settings=Settings(program="train.py", compiler_enabled=enabled),
+        settings=Settings(program="train.py", compiler_enabled=enabled, arguments=tuple(arguments)),
     )
     contracts.write(root, contract)
     found = contracts.read(root)
     assert found == contract
     assert list(found.hyperparameters) == list(hyperparameters)
+    assert found.argv == to_argv(hyperparameters) + arguments
+
+
+@pytest.mark.parametrize("raw", ['"--fp16"', '["--fp16", 1]'])
+def test_arguments_that_are_no_list_of_text_are_told(tmp_path: Path, raw: str) -> None:
+    contracts.write(tmp_path, make())
+    path = tmp_path / "input/config/hyperparameters.json"
+    path.write_text(
+        json.dumps({"sagemaker_job_name": "a", contracts.ARGUMENTS_SETTING: raw}), encoding="utf-8"
+    )
+    with pytest.raises(ContractError, match="sagemaker_script_arguments"):
+        contracts.read(tmp_path)
 
 
 def test_groups_are_read_back(tmp_path: Path) -> None:

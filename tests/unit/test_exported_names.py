@@ -60,6 +60,7 @@ def test_constructor_words() -> None:
         "checkpoint_s3_uri",
         "checkpoint_local_path",
         "container_log_level",
+        "arguments",
         "role",
         "git_config",
         "dependencies",

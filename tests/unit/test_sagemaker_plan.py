@@ -336,6 +336,10 @@ def test_a_script_that_spawns_in_a_frozen_image_finds_xrts_variables(code: Path)
             {"framework_version": "1.13", "compiler_config": TrainingCompilerConfig(cache="off")},
             "keeps no executables",
         ),
+        (
+            {"framework_version": "1.13", "arguments": ["data", "--api-key=s3cret"]},
+            "arguments: got \"data '--api-key=***'\"; a frozen image knows hyperparameters alone",
+        ),
         ({"framework_version": "1.13", "compiler_config": None}, "image_uri: got None"),
     ],
 )
@@ -543,7 +547,12 @@ def test_secrets_are_masked_and_every_hosts_environment_is_there(code: Path) -> 
         compiler_config=TrainingCompilerConfig(),
         environment={"HF_TOKEN": "s3cret"},
         hyperparameters={"api_key": "s3cret"},
+        arguments=["--fp16", "--token", "s3cret"],
     )
+    assert "script    train.py --api_key '***' --fp16 --token '***'" in plan.to_text()
+    shown = json.loads(plan.to_json())["request"]["HyperParameters"]
+    assert shown["sagemaker_script_arguments"] == '["--fp16", "--token", "***"]'
+    assert plan.request["HyperParameters"]["sagemaker_script_arguments"].count("s3cret") == 1
     for text in (plan.to_text(), plan.to_json(), repr(plan)):
         assert "s3cret" not in text
     assert plan.request["Environment"] == {"HF_TOKEN": "s3cret"}

@@ -48,6 +48,7 @@ def test_json_keeps_every_field(tmp_path: Path) -> None:
         job_name="j",
         entry_point="train.py",
         source_dir=tmp_path,
+        arguments=["data", "--fp16"],
         environment={"A": "b"},
         instance_type="ml.p4d.24xlarge",
         instance_count=2,
@@ -74,8 +75,9 @@ def test_every_problem_is_reported_at_once() -> None:
         distribution={"pytorch_xla": {"enabled": True}},
         checkpoint_local_path="here",
         source_dri=".",
+        arguments=["fine", "a\0b", "x" * 2500],
     )
-    assert "11 problems" in text
+    assert "13 problems" in text
     for word in ("job_name", "['a']", "sagemaker_program", "['b']", "1A", "['B']"):
         assert word in text
     for suggestion in ("'local_process'", "'pytorchxla'", "'source_dir'", "'3'"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
@@ -13,6 +14,7 @@ from typing import Any, Protocol, Self
 
 from pydantic import BaseModel, ConfigDict
 
+from trcomp.contract import to_argv
 from trcomp.errors import Problem
 from trcomp.spec import JobSpec
 
@@ -257,6 +259,26 @@ def with_host(host: str, line: str) -> str:
     """A line of a job's log with its host: in one prefix with its rank, if it has one."""
     own = line.startswith(("[rank ", "[trcomp] "))
     return f"[{host} {line[1:]}" if own else f"[{host}] {line}"
+
+
+def shown_script(spec: JobSpec) -> str:
+    """A job's script and its arguments for a reader, secrets masked."""
+    arguments = [*to_argv(masked(spec.hyperparameters)), *masked_arguments(spec.arguments)]
+    return shlex.join([spec.program, *arguments])
+
+
+def masked_arguments(arguments: Sequence[str]) -> list[str]:
+    """A script's arguments with what looks like a secret, by its option, replaced by ``***``."""
+    shown, hidden = [], False
+    for text in arguments:
+        if text.startswith("-"):
+            name, separator, _ = text.partition("=")
+            secret = _SECRET.search(name.lstrip("-")) is not None
+            hidden = secret and not separator
+            shown.append(f"{name}=***" if secret and separator else text)
+        else:
+            shown.append("***" if hidden else text)
+    return shown
 
 
 def masked(values: Any) -> dict[str, Any]:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 from pathlib import Path
 from typing import Any
 
-from trcomp.backends.base import Frozen, Plan, masked
-from trcomp.contract import Contract, to_argv
+from trcomp.backends.base import Frozen, Plan, masked, masked_arguments, shown_script
+from trcomp.contract import Contract
 from trcomp.env.executables import kept_at
 
 
@@ -48,6 +47,8 @@ class LocalPlan(Plan):
             entry["environment"] = masked(host.environment)
             parameters = masked(host.contract.hyperparameters)
             entry["contract"]["hyperparameters"] = {k: json.dumps(v) for k, v in parameters.items()}
+            arguments = masked_arguments(host.contract.settings.arguments)
+            entry["contract"]["settings"]["arguments"] = arguments
         return values
 
     def to_text(self) -> str:
@@ -63,11 +64,9 @@ class LocalPlan(Plan):
         lines += self.file_lines()
         lines += [f"input      {link.channel} <- {link.source}" for link in self.inputs]
         for host in self.hosts:
-            script = masked(host.contract.hyperparameters)
+            script = shown_script(self.spec)
             lines += [f"host       {host.name}", f"  contract  {host.root}"]
             lines.append(f"  runs      {' '.join(host.argv)}")
-            lines.append(
-                f"  script    {host.contract.settings.program} {shlex.join(to_argv(script))}"
-            )
+            lines.append(f"  script    {script}")
             lines += [f"  env       {k}={v}" for k, v in masked(host.environment).items()]
         return "\n".join(lines)

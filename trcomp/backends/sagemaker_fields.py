@@ -139,6 +139,7 @@ FIELDS = (
     Field("model_package_config", "ModelPackageConfig"),
     Field("experiment_config", "ExperimentConfig", note="`fit(experiment_config=…)`"),
     Field("hyperparameters", "HyperParameters", _elsewhere, "each value as JSON"),
+    Field("arguments", f"{_SETTING}script_arguments", _elsewhere, "a JSON list"),
     Field("entry_point", f"{_SETTING}program", _elsewhere),
     Field("source_dir", f"{_SETTING}submit_directory", _elsewhere, "the channel `code`"),
     Field("dependencies", f"{_SETTING}submit_directory", _elsewhere, "part of the archive"),

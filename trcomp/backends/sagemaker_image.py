@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 import warnings
 from collections.abc import Iterator
 
+from trcomp.backends.base import masked_arguments
 from trcomp.backends.region import region as current_region
 from trcomp.backends.sagemaker_fields import word
 from trcomp.env.topology import uniform
@@ -67,6 +69,9 @@ def image_problems(spec: JobSpec, region: str | None) -> Iterator[Problem]:
     if spec.instance_count > 1 and old.spawns and not spec.pytorchxla:
         allowed = "several hosts of a frozen image need {'pytorchxla': {'enabled': True}}."
         yield Problem("distribution", given, allowed)
+    if spec.arguments:
+        allowed = "a frozen image knows hyperparameters alone: --name value, each name once."
+        yield Problem("arguments", shlex.join(masked_arguments(spec.arguments)), allowed)
     if spec.compiler_config is not None and spec.compiler_config.cache is not None:
         allowed = "a frozen image keeps no executables; leave it out."
         yield Problem("compiler_config.cache", str(spec.compiler_config.cache), allowed)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import shlex
 import warnings
 from collections.abc import Iterator
 from typing import Any
 
 from trcomp import limits
 from trcomp.backends import bundle, sagemaker_cost, source
-from trcomp.backends.base import Plan, masked
+from trcomp.backends.base import Plan, masked, masked_arguments, shown_script
 from trcomp.backends.region import region
 from trcomp.backends.sagemaker_image import frozen_image
 from trcomp.backends.sagemaker_request import (
@@ -21,7 +20,7 @@ from trcomp.backends.sagemaker_request import (
     request,
 )
 from trcomp.backends.settings import environment_problems, ranked_groups
-from trcomp.contract import to_argv
+from trcomp.contract import ARGUMENTS_SETTING
 from trcomp.env import explain
 from trcomp.errors import Problem, SpecError, nearest
 from trcomp.images import frozen, instances
@@ -74,9 +73,8 @@ class SageMakerPlan(Plan):
             "request    CreateTrainingJob",
             *(f"  {line}" for line in json.dumps(self._shown_request(), indent=2).splitlines()),
         ]
-        script = shlex.join(to_argv(masked(spec.hyperparameters)))
         for host in self._hosts():
-            lines += [f"host       {host['name']}", f"  script    {spec.program} {script}"]
+            lines += [f"host       {host['name']}", f"  script    {shown_script(spec)}"]
             lines += [f"  env       {k}={v}" for k, v in host["environment"].items()]
             ranks = [str(rank["rank"]) for rank in host["ranks"] or ()]
             if ranks:
@@ -104,6 +102,9 @@ class SageMakerPlan(Plan):
         for name in ("Environment", "HyperParameters"):
             if name in shown:
                 shown[name] = masked(shown[name])
+        if self.spec.arguments:
+            arguments = json.dumps(masked_arguments(self.spec.arguments))
+            shown["HyperParameters"][ARGUMENTS_SETTING] = arguments
         return shown
 
     def _hosts(self) -> Iterator[dict[str, Any]]:

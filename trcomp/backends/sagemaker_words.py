@@ -8,7 +8,7 @@ from typing import Any
 from trcomp.backends.sagemaker_fields import FIELDS
 from trcomp.backends.sagemaker_request import CODE_CHANNEL
 from trcomp.config import TrainingCompilerConfig
-from trcomp.contract import GROUPS_SETTING, decoded
+from trcomp.contract import ARGUMENTS_SETTING, GROUPS_SETTING, decoded
 from trcomp.errors import Problem, SpecError
 from trcomp.inputs import of_form
 
@@ -71,6 +71,7 @@ def _settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     words = {
         "entry_point": settings.get("sagemaker_program"),
         "source_dir": settings.get("sagemaker_submit_directory"),
+        "arguments": settings.get(ARGUMENTS_SETTING),
         "container_log_level": settings.get("sagemaker_container_log_level"),
     }
     if (enabled := settings.get(f"{_COMPILER}enabled")) is not None:

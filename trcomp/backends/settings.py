@@ -29,6 +29,7 @@ def settings(spec: JobSpec, cache: str | None, submit_directory: str | None = No
         program=spec.program,
         submit_directory=submit_directory,
         pytorchxla_enabled=spec.pytorchxla,
+        arguments=spec.arguments,
         log_level=spec.container_log_level,
         other=_other(spec),
     )

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from trcomp import flags, s3
-from trcomp.contract import Contract, Paths, sm_variables, to_argv
+from trcomp.contract import Contract, Paths, sm_variables
 from trcomp.entrypoint.supervisor import Worker
 from trcomp.env.topology import Rank, Topology
 from trcomp.env.variables import Variable, applied, for_host, for_rank
@@ -152,8 +152,7 @@ def job_environ(site: Site) -> dict[str, str]:
 
 
 def _check_passable(site: Site) -> None:
-    argv = to_argv(site.contract.hyperparameters)
-    texts = {f"argument {text[:40]!r}": text for text in argv}
+    texts = {f"argument {text[:40]!r}": text for text in site.contract.argv}
     texts |= {f"variable {name}": f"{name}={value}" for name, value in job_environ(site).items()}
     problems = [
         Problem(where, f"{len(text)} characters", allowed)
@@ -212,7 +211,7 @@ def _worker(
     argv = (sys.executable, "-m", "trcomp.entrypoint.worker", str(script))
     return Worker(
         rank=None if rank is None else rank.rank,
-        argv=(*argv, *to_argv(site.contract.hyperparameters)),
+        argv=(*argv, *site.contract.argv),
         environ=environ,
         cwd=site.paths.code,
         prefix=b"" if rank is None else rank_prefix(rank.rank),
