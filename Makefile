@@ -78,6 +78,7 @@ docs: $(STAMP)
 	$(BIN)/python -m docs.generate
 	$(BIN)/python -m docs.environment
 	$(BIN)/python -m docs.sagemaker
+	$(BIN)/python -m docs.doctor
 	$(BIN)/python -m docs.torch_xla_names
 
 clean:

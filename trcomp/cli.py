@@ -19,6 +19,7 @@ from click.shell_completion import CompletionItem, get_completion_class
 from trcomp import backends, bench, defaults
 from trcomp._version import __version__
 from trcomp.backends.base import masked
+from trcomp.doctor_command import examine_machine
 from trcomp.env_command import env
 from trcomp.errors import JobError, SpecError, TrcompError
 from trcomp.follow import report_rows, stage_text
@@ -276,6 +277,7 @@ def report(job: str, as_json: bool) -> None:
 cli.add_command(env)
 cli.add_command(iam_policy)
 
+cli.add_command(examine_machine)
 
 def main(args: Sequence[str] | None = None) -> int:
     """Run the command line; gives the process's exit code. Errors are text, never a traceback."""

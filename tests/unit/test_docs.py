@@ -32,7 +32,12 @@ def test_page_is_up_to_date(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "writer"),
-    [("environment", "environment"), ("sagemaker", "sagemaker"), ("iam", "sagemaker")],
+    [
+        ("environment", "environment"),
+        ("sagemaker", "sagemaker"),
+        ("iam", "sagemaker"),
+        ("doctor", "doctor"),
+    ],
 )
 def test_tables_in_a_page_are_up_to_date(name: str, writer: str) -> None:
     text = (DOCS / f"{name}.md").read_text(encoding="utf-8")

@@ -107,6 +107,7 @@ def test_commands_and_their_options() -> None:
             *("reads", "writes", "image_uri", "kms_key", "vpc"),
         },
         "report": {"job", "as_json"},
+        "doctor": {"gpu", "online", "as_json"},
         "env": {
             "why",
             "instance_type",

@@ -45,7 +45,8 @@ JOB_ONLY = frozenset(
 ) - {"CUDA_VISIBLE_DEVICES"}
 """What holds for one job only: a job started from within another must not inherit it."""
 
-_PROXIES = ("http_proxy", "https_proxy", "all_proxy", "grpc_proxy")
+PROXIES = ("http_proxy", "https_proxy", "all_proxy", "grpc_proxy")
+"""What names a proxy, in small letters or capitals."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,7 @@ def master(environ: Mapping[str, str]) -> str:
 
 def without_proxy(environ: Mapping[str, str], host: str) -> dict[str, str]:
     """The variables that keep what goes to a host off the proxies, if there are any."""
-    if not any(environ.get(name) or environ.get(name.upper()) for name in _PROXIES):
+    if not any(environ.get(name) or environ.get(name.upper()) for name in PROXIES):
         return {}
     names = ("no_proxy", "NO_PROXY", "no_grpc_proxy")
     return {name: ",".join(filter(None, [environ.get(name), host])) for name in names}
@@ -355,7 +356,7 @@ def _network(topology: Topology, rank: Rank, efa: bool) -> Iterator[Variable]:
 def _proxies(topology: Topology, user: Mapping[str, str]) -> Iterator[Variable]:
     """Keeps the job's own traffic off the proxy, and leaves the proxy to the script's downloads."""
     lowered = {name.lower() for name, value in user.items() if value}
-    if not lowered.intersection(_PROXIES):
+    if not lowered.intersection(PROXIES):
         return
     own = [user.get(name, "") for name in ("no_proxy", "NO_PROXY", "no_grpc_proxy")]
     names = [text for host in topology.hosts for text in (host.name, host.address)]
