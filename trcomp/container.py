@@ -23,7 +23,7 @@ ULIMITS = (
 )
 """What setrlimit(2) limits."""
 
-OWN_PLACES = ("/opt/ml", "/opt/trcomp")
+OWN_PLACES = ("/opt/ml", "/trcomp")
 """Where a container has what trcomp itself mounts."""
 
 _SIZE = re.compile(r"\d+(\.\d+)?\s*[bkmgt]?b?", re.IGNORECASE)

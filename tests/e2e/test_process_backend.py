@@ -24,7 +24,7 @@ from trcomp import (
     Plan,
     TrainingCompilerConfig,
 )
-from trcomp.backends import local_jobs
+from trcomp.backends import local_jobs, process
 from trcomp.cli import main
 
 pytestmark = pytest.mark.e2e
@@ -272,10 +272,10 @@ def test_ctrl_c_stops_the_job_and_says_so(workplace: Path, submitted: list[Job])
 def test_ctrl_c_while_preparing_starts_nothing(
     workplace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def interrupted(plan: Plan) -> None:
+    def interrupted(plan: Plan, place_data: object) -> None:
         signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(local_jobs, "prepare", interrupted)
+    monkeypatch.setattr(process, "prepare", interrupted)
     with pytest.raises(KeyboardInterrupt):
         estimator(workplace, "print('never')").fit(job_name="early")
     assert Job("early").status() is JobStatus.STOPPED

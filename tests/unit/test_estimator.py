@@ -36,11 +36,12 @@ def test_every_problem_of_words_files_and_backend_is_reported_at_once(tmp_path: 
         hyperparameter={"a": 1},
         environment={"A": 1},
         max_wiat=3,
+        gpus=2,
         output_path="s3://bucket/x",
     )
     assert "6 problems" in text
     assert "Did you mean 'hyperparameters'?" in text
-    assert "the docker backend is not supported yet" in text
+    assert "instance_type='local_gpu' has GPUs" in text
     assert "there is no such directory" in text
     assert "S3 is not supported yet" in text
 
@@ -89,11 +90,6 @@ def test_sdk_v2s_estimators_take_versions_and_say_that_they_choose_no_image(
 def test_tensorflow_is_refused(script: Path) -> None:
     with pytest.raises(SpecError, match="trcomp trains PyTorch"):
         HuggingFace(entry_point=script, tensorflow_version="2.6.3")
-
-
-@pytest.mark.parametrize("instance_type", ["local", "local_gpu"])
-def test_container_types_say_that_they_come_later(script: Path, instance_type: str) -> None:
-    assert "docker backend is not supported yet" in problems_of(script, instance_type=instance_type)
 
 
 def test_compiler_config_of_another_sdk_is_refused(script: Path) -> None:

@@ -15,7 +15,7 @@ from rich.status import Status
 from trcomp import Job, JobStatus, JobStoppedError, follow, panel
 from trcomp.backends import process
 from trcomp.backends.base import JobRecord
-from trcomp.backends.record import ProcessRecord
+from trcomp.backends.record import LocalRecord
 
 STAGES = [JobStatus.PREPARING, JobStatus.STARTING, JobStatus.TRAINING]
 FIRST = [["[trcomp] runs", "[pip] installs"], [], ["[rank 0] [red]as it is"], []]
@@ -28,7 +28,7 @@ class ScriptedJob(Job):
         super().__init__("process://scripted")
         self._lines = iter(FIRST)
         self._states = iter([*[JobStatus.TRAINING] * 5, JobStatus.UPLOADING, end])
-        self._record: JobRecord = ProcessRecord(
+        self._record: JobRecord = LocalRecord(
             name="scripted",
             backend="process",
             directory=directory,

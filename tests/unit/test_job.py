@@ -18,21 +18,22 @@ from trcomp import (
     JobStoppedError,
     JobTimeoutError,
 )
-from trcomp.backends import process, record, results
+from trcomp.backends import local_jobs, process, record, results
 from trcomp.backends.base import Failure
-from trcomp.backends.process_runner import Runner
-from trcomp.backends.record import ProcessRecord
+from trcomp.backends.process_runner import ProcessHosts
+from trcomp.backends.record import LocalRecord
+from trcomp.backends.runner import Runner
 from trcomp.contract import Paths
 from trcomp.entrypoint import failure
 
 
 @pytest.fixture
-def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ProcessRecord:
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalRecord:
     """A job of two hosts, run by this very process, that has just begun to train."""
     monkeypatch.setenv("TRCOMP_HOME", str(tmp_path))
     directory = tmp_path / "jobs" / "j"
     (directory / "logs").mkdir(parents=True)
-    begun = ProcessRecord(
+    begun = LocalRecord(
         name="j",
         backend="process",
         directory=directory,
@@ -46,23 +47,23 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ProcessRecord:
     return begun
 
 
-def end(job: ProcessRecord, status: JobStatus, failure: Failure | None = None) -> None:
+def end(job: LocalRecord, status: JobStatus, failure: Failure | None = None) -> None:
     record.write(job.directory, job.entered(status, failure=failure))
 
 
-def test_status_is_text_too(job: ProcessRecord) -> None:
+def test_status_is_text_too(job: LocalRecord) -> None:
     assert Job.attach("process://j").status() == "Training"
     assert Job.attach("j").handle == "process://j"
     assert Job("j").describe()["transitions"][0]["status"] == "Training"
 
 
-def test_wait_runs_out_and_the_job_goes_on(job: ProcessRecord) -> None:
+def test_wait_runs_out_and_the_job_goes_on(job: LocalRecord) -> None:
     with pytest.raises(JobTimeoutError, match="goes on"):
         Job("j").wait(timeout=0)
     assert Job("j").status() == "Training"
 
 
-def test_completed_stopped_and_failed_are_distinct(job: ProcessRecord) -> None:
+def test_completed_stopped_and_failed_are_distinct(job: LocalRecord) -> None:
     end(job, JobStatus.COMPLETED)
     assert Job("j").wait() == "Completed"
     end(job, JobStatus.STOPPED)
@@ -90,7 +91,7 @@ def test_completed_stopped_and_failed_are_distinct(job: ProcessRecord) -> None:
         assert part in str(error)
 
 
-def test_a_job_whose_runner_died_has_failed(job: ProcessRecord) -> None:
+def test_a_job_whose_runner_died_has_failed(job: LocalRecord) -> None:
     record.write(job.directory, job.model_copy(update={"runner_start": 1}))
     found = Job("j").record()
     assert found.status is JobStatus.FAILED
@@ -99,14 +100,14 @@ def test_a_job_whose_runner_died_has_failed(job: ProcessRecord) -> None:
     Job("j").stop()
 
 
-def test_an_ended_job_stays_so(job: ProcessRecord) -> None:
+def test_an_ended_job_stays_so(job: LocalRecord) -> None:
     end(job, JobStatus.COMPLETED)
     Job("j").stop()
     assert Job("j").status() == "Completed"
 
 
 def test_only_an_ended_job_is_removed_and_what_it_links_to_stays(
-    job: ProcessRecord, tmp_path: Path
+    job: LocalRecord, tmp_path: Path
 ) -> None:
     with pytest.raises(JobRunningError, match="trcomp stop j"):
         Job("j").remove()
@@ -123,7 +124,7 @@ def test_only_an_ended_job_is_removed_and_what_it_links_to_stays(
         Job("j").remove()
 
 
-def test_jobs_are_listed_oldest_first(job: ProcessRecord) -> None:
+def test_jobs_are_listed_oldest_first(job: LocalRecord) -> None:
     later = job.model_copy(update={"name": "a", "directory": job.directory.with_name("a")})
     later.directory.mkdir()
     record.write(
@@ -134,21 +135,21 @@ def test_jobs_are_listed_oldest_first(job: ProcessRecord) -> None:
 
 
 def test_a_job_in_preparation_is_left_to_who_prepares_it(
-    job: ProcessRecord, monkeypatch: pytest.MonkeyPatch
+    job: LocalRecord, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process, "_ANSWER_SECONDS", 0)
+    monkeypatch.setattr(local_jobs, "_ANSWER_SECONDS", 0)
     record.write(job.directory, job.entered(JobStatus.PREPARING))
     with pytest.raises(BackendUnavailableError, match=str(os.getpid())):
         Job("j").stop()
 
 
 @pytest.mark.parametrize("handle", ["nope", "process://nope", "process://a/b", "..", ""])
-def test_no_such_job(job: ProcessRecord, handle: str) -> None:
+def test_no_such_job(job: LocalRecord, handle: str) -> None:
     with pytest.raises(JobNotFoundError):
         Job.attach(handle)
 
 
-def test_logs_name_the_host_and_keep_every_line(job: ProcessRecord) -> None:
+def test_logs_name_the_host_and_keep_every_line(job: LocalRecord) -> None:
     logs = job.directory / "logs"
     (logs / "algo-1.log").write_bytes(b"[rank 0] a\n[rank 1] \xff\nplain\n")
     (logs / "algo-2.log").write_bytes(b"[trcomp] b\n\n[rank 2] no end")
@@ -164,7 +165,7 @@ def test_logs_name_the_host_and_keep_every_line(job: ProcessRecord) -> None:
     assert list(Job("j").logs(follow=True)) == list(Job("j").logs())
 
 
-def test_a_line_that_is_being_written_waits_for_its_end(job: ProcessRecord) -> None:
+def test_a_line_that_is_being_written_waits_for_its_end(job: LocalRecord) -> None:
     log = job.directory / "logs" / "algo-1.log"
     log.write_text("whole\nhal")
     lines, cursor = Job("j").read_logs({})
@@ -173,7 +174,7 @@ def test_a_line_that_is_being_written_waits_for_its_end(job: ProcessRecord) -> N
     assert Job("j").read_logs(cursor)[0] == ["[algo-1] half"]
 
 
-def test_logs_longer_than_one_read(job: ProcessRecord) -> None:
+def test_logs_longer_than_one_read(job: LocalRecord) -> None:
     log = job.directory / "logs" / "algo-1.log"
     lines = [f"{number:07d}" for number in range(300_000)]
     log.write_text("\n".join(lines) + "\n" + "x" * 3_000_000)
@@ -183,7 +184,7 @@ def test_logs_longer_than_one_read(job: ProcessRecord) -> None:
     assert "".join(read[len(lines) :]) == "x" * 3_000_000
 
 
-def test_the_report_adds_up_what_adds_up(job: ProcessRecord) -> None:
+def test_the_report_adds_up_what_adds_up(job: LocalRecord) -> None:
     for rank, host in enumerate(job.hosts):
         data = Paths(job.directory / "hosts" / host / "ml").output_data / "trcomp"
         data.mkdir(parents=True)
@@ -203,12 +204,12 @@ def test_the_report_adds_up_what_adds_up(job: ProcessRecord) -> None:
     assert [rank["rank"] for rank in report["ranks"]] == [0, 1]
 
 
-def test_of_several_hosts_the_earliest_failure_is_blamed(job: ProcessRecord) -> None:
+def test_of_several_hosts_the_earliest_failure_is_blamed(job: LocalRecord) -> None:
     plan = Estimator(__file__, instance_count=2).plan(job_name="j")
-    runner = Runner(plan, job)
+    runner = Runner(plan, job, ProcessHosts())
     for host, time in zip(plan.hosts, (9, 3), strict=True):
         failure.write(Paths(host.root).failure, f"Error of {host.name}\n", time)
-        runner.failed[host.name] = 1
+        runner.failed[host.name] = 1, 10.0
     found = runner.failure()
     assert found is not None
     assert found.message == "Error of algo-2"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, cast
 
-from trcomp.errors import BackendUnavailableError, JobNotFoundError, Problem, SpecError
+from trcomp.errors import BackendUnavailableError, JobNotFoundError, Problem
 
 if TYPE_CHECKING:
     from trcomp.backends.base import Backend
@@ -13,46 +13,24 @@ if TYPE_CHECKING:
 
 BACKENDS = {
     "process": "trcomp.backends.process",
+    "docker": "trcomp.backends.docker",
     "sagemaker": "trcomp.backends.sagemaker",
 }
 
-_LATER = {
-    "local": "docker",
-    "local_gpu": "docker",
-}
-"""Instance types whose backend does not exist yet."""
-
-
-def instance_type_problems(instance_type: str) -> list[Problem]:
-    """What is wrong with an instance type here and now: its backend does not exist yet."""
-    if instance_type not in _LATER:
-        return []
-    backend = _LATER[instance_type]
-    allowed = f"the {backend} backend is not supported yet; 'local_process' runs on this machine."
-    return [Problem("instance_type", instance_type, allowed)]
+_CONTAINERS = ("local", "local_gpu")
+"""SageMaker v2's names for containers on this machine."""
 
 
 def problems(spec: JobSpec) -> list[Problem]:
-    """What the backend of a spec's instance type cannot do, that there is none included."""
-    found = instance_type_problems(spec.instance_type)
-    return found + named(_name(spec.instance_type)).problems(spec)
+    """What the backend of a spec's instance type cannot do."""
+    return for_instance_type(spec.instance_type).problems(spec)
 
 
 def for_instance_type(instance_type: str) -> Backend:
-    """The backend that runs jobs of an instance type.
-
-    Raises:
-        SpecError: Its backend does not exist yet.
-    """
-    found = instance_type_problems(instance_type)
-    if found:
-        raise SpecError(found)
-    return named(_name(instance_type))
-
-
-def _name(instance_type: str) -> str:
-    # The process backend stands in for one that is missing: files are files everywhere.
-    return "sagemaker" if instance_type.startswith("ml.") else "process"
+    """The backend that runs jobs of an instance type."""
+    if instance_type.startswith("ml."):
+        return named("sagemaker")
+    return named("docker" if instance_type in _CONTAINERS else "process")
 
 
 def named(name: str) -> Backend:
@@ -80,6 +58,6 @@ def parse_handle(handle: str) -> tuple[str, str]:
         raise JobNotFoundError(
             f"{handle!r} is no job handle.",
             handle,
-            "Handles look like process://NAME and sagemaker://NAME.",
+            "Handles look like process://NAME, docker://NAME and sagemaker://NAME.",
         )
     return backend or "process", name

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 from trcomp import flags
@@ -18,8 +19,12 @@ def jobs_directory() -> Path:
     return Path(home).expanduser().absolute() / "jobs"
 
 
-def prepare(plan: LocalPlan) -> None:
+def prepare(plan: LocalPlan, place_data: Callable[[LocalPlan, HostPlan], None]) -> None:
     """Write everything that a job's hosts find when they start; the directory exists already.
+
+    Args:
+        plan: The job.
+        place_data: Shows a host the job's inputs and checkpoints, which are not copied.
 
     Raises:
         OSError: Something cannot be read or written.
@@ -28,15 +33,25 @@ def prepare(plan: LocalPlan) -> None:
     for host in plan.hosts:
         (plan.directory / "logs" / host.name).mkdir(parents=True)
         paths = Paths(host.root)
-        if plan.checkpoint_dir is not None:
-            _link_checkpoints(plan.checkpoint_dir, host, paths)
+        place_data(plan, host)
         write(host.root, host.contract)
         for file in plan.files:
             destination = paths.code / file.destination
             destination.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(file.source, destination)
-        for link in plan.inputs:
-            _link_input(link.source, paths.data(link.channel))
+
+
+def link_data(plan: LocalPlan, host: HostPlan) -> None:
+    """Show a host that sees this machine's files its inputs and checkpoints, by links.
+
+    Raises:
+        OSError: Something cannot be read or written.
+    """
+    paths = Paths(host.root)
+    if plan.checkpoint_dir is not None:
+        _link_checkpoints(plan.checkpoint_dir, host, paths)
+    for link in plan.inputs:
+        _link_input(link.source, paths.data(link.channel))
 
 
 def remove_tree(directory: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from trcomp.backends.base import Frozen, Plan, masked, masked_arguments, shown_script
 from trcomp.contract import Contract
@@ -33,6 +33,9 @@ class HostPlan(Frozen):
 
 class LocalPlan(Plan):
     """The request of a job on this machine."""
+
+    RUNNER: ClassVar[str] = "trcomp.backends.process_runner"
+    """The module that runs it."""
 
     directory: Path
     hosts: tuple[HostPlan, ...]

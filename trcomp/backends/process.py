@@ -1,49 +1,19 @@
-"""The process backend: a job is a directory and plain processes on this machine.
-
-    $TRCOMP_HOME/jobs/NAME/
-      job.json  plan.json             the record, and the request with its secrets masked
-      hosts/HOST/ml/                  the whole /opt/ml tree of one host
-      logs/HOST.log                   what the host printed, each line with its rank
-      logs/HOST/rank-N.log            what one worker printed
-      output/  report.json            model.tar.gz and output.tar.gz; what the workers measured
-
-submit() prepares the directory and starts a runner (process_runner.py) that outlives this process
-and is the only one to write the record from then on; everyone else reads.
-"""
+"""The process backend: a job is a directory and plain processes on this machine."""
 
 from __future__ import annotations
 
-import os
-import shutil
-import signal
-import subprocess
-import sys
-import threading
-import time
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Collection
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from trcomp import contract, flags
-from trcomp.backends import record, results
-from trcomp.backends.base import Cursor, Failure, JobStatus, Plan, with_host
-from trcomp.backends.directory import jobs_directory, prepare, remove_tree
+from trcomp.backends import local_jobs
+from trcomp.backends.base import Cursor, Plan
+from trcomp.backends.directory import link_data, prepare
 from trcomp.backends.local_plan import LocalPlan
 from trcomp.backends.process_plan import NAME, plan, problems
-from trcomp.backends.process_runner import KILL
-from trcomp.backends.record import ProcessRecord
-from trcomp.env import variables
-from trcomp.errors import (
-    BackendUnavailableError,
-    InternalError,
-    JobNotFoundError,
-    JobRunningError,
-    MissingExtraError,
-    Problem,
-    SpecError,
-)
+from trcomp.backends.record import LocalRecord
+from trcomp.errors import MissingExtraError
 from trcomp.spec import JobSpec
 
 __all__ = [
@@ -51,8 +21,6 @@ __all__ = [
     "REMOTE",
     "describe",
     "download",
-    "first_record",
-    "launch",
     "plan",
     "problems",
     "read_logs",
@@ -65,8 +33,6 @@ __all__ = [
 
 POLL_SECONDS = 0.1
 REMOTE = False
-_ANSWER_SECONDS = 10
-_CHUNK_BYTES = 1 << 20
 
 
 def submit(plan: Plan) -> None:
@@ -80,99 +46,26 @@ def submit(plan: Plan) -> None:
     """
     assert isinstance(plan, LocalPlan)
     _require_packages(plan.spec)
-    _make_directory(plan)
-    prepared = first_record(plan)
-    try:
-        record.write(plan.directory, prepared)
-        prepare(plan)
-    except KeyboardInterrupt:
-        stopped = prepared.entered(JobStatus.STOPPED, "Interrupted while it was prepared.")
-        record.write(plan.directory, stopped)
-        raise
-    except OSError as error:
-        message = f"The job could not be prepared: {error}"
-        _give_up(plan, prepared, message)
-        raise BackendUnavailableError(
-            message, f"{flags.HOME.name} may name a place with more room."
-        ) from error
-    with _interrupts_deferred():
-        launch(plan, prepared, inherited(os.environ))
+    local_jobs.begin(plan, lambda plan: prepare(plan, link_data))
 
 
-def launch(plan: LocalPlan, prepared: ProcessRecord, environ: Mapping[str, str]) -> None:
-    """Start the runner of a job whose directory holds all that its hosts need.
-
-    Args:
-        plan: The job.
-        prepared: Its record so far, which the runner takes over.
-        environ: What the hosts get beside what the plan gives them.
-
-    Raises:
-        InternalError: The runner did not start.
-    """
-    if not _start_runner(plan, environ):
-        log = plan.directory / "runner.log"
-        _give_up(plan, prepared, "The job's runner did not start.")
-        raise InternalError(f"The job's runner did not start; see {log}.")
-
-
-def describe(name: str) -> ProcessRecord:
+def describe(name: str) -> LocalRecord:
     """The job's record as true now.
 
     Raises:
         JobNotFoundError: No job has that name.
     """
-    directory = jobs_directory() / name
-    found = record.read(directory)
-    if found is None:
-        raise JobNotFoundError(
-            f"There is no job process://{name} in {directory.parent}.",
-            f"process://{name}",
-            "`trcomp list` shows the jobs; TRCOMP_HOME says where they are kept.",
-        )
-    if found.status.ended or found.runner_alive:
-        return found
-    # The runner may have written how the job ended between the two looks: read once more.
-    found = record.read(directory) or found
-    return found if found.status.ended else found.abandoned()
+    return local_jobs.describe(NAME, name)
 
 
 def read_logs(name: str, cursor: Cursor, final: bool) -> tuple[list[str], Cursor]:
     """The whole lines after a cursor, host by host; with several hosts each line names its host."""
-    found = describe(name)
-    lines: list[str] = []
-    following = dict(cursor)
-    for host in found.hosts:
-        path = found.directory / "logs" / f"{host}.log"
-        text, following[host] = _read_lines(path, cursor.get(host, 0), final)
-        lines += [with_host(host, line) if len(found.hosts) > 1 else line for line in text]
-    return lines, following
+    return local_jobs.read_logs(describe(name), cursor, final)
 
 
 def stop(name: str) -> None:
-    """Ask the job's runner to stop it; a second call kills it. A job that has ended stays so.
-
-    Returns when the runner has heard: signals do not queue, and a second would be lost.
-    """
-    # While a job is prepared its owner is the submitting process, which is not ours to signal.
-    found = _until_not(name, {JobStatus.PREPARING})
-    if found.status is JobStatus.PREPARING:
-        raise BackendUnavailableError(
-            f"{found.handle} is still being prepared by process {found.runner_pid}.",
-            "Interrupt that process (Ctrl-C), or try again.",
-        )
-    if found.status.ended or found.runner_pid is None:
-        return
-    number = KILL if found.status is JobStatus.STOPPING else signal.SIGTERM
-    with suppress(ProcessLookupError):
-        # The descriptor holds this very process: a pid that is used again is not hit.
-        descriptor = os.pidfd_open(found.runner_pid)
-        try:
-            if found.runner_alive:
-                signal.pidfd_send_signal(descriptor, number)
-        finally:
-            os.close(descriptor)
-    _until_not(name, {JobStatus.STARTING, JobStatus.TRAINING})
+    """Ask the job to stop; a second call kills it. A job that has ended stays so."""
+    local_jobs.stop(lambda: describe(name))
 
 
 def remove(name: str) -> None:
@@ -183,49 +76,22 @@ def remove(name: str) -> None:
         JobRunningError: The job has not ended.
         BackendUnavailableError: Something cannot be deleted.
     """
-    found = describe(name)
-    if not found.status.ended:
-        raise JobRunningError(
-            f"{found.handle} is {found.status}: only a job that has ended can be removed.",
-            found.handle,
-            f"`trcomp stop {name}` ends it.",
-        )
-    remove_tree(jobs_directory() / name)
+    local_jobs.remove(describe(name))
 
 
 def report(name: str) -> dict[str, Any]:
     """What the job's workers have measured so far."""
-    found = describe(name)
-    return results.merged_report(found.handle, _roots(found))
+    return local_jobs.report(describe(name))
 
 
 def download(name: str, directory: Path, which: Collection[str]) -> list[Path]:
     """Copy the job's results into a directory."""
-    found = describe(name)
-    written = []
-    for kind, uri in (("model", found.model), ("output", found.output)):
-        if uri is not None and kind in which:
-            directory.mkdir(parents=True, exist_ok=True)
-            source = Path(uri.removeprefix("file://"))
-            written.append(Path(shutil.copy(source, directory / source.name)))
-    return written
+    return local_jobs.download(describe(name), directory, which)
 
 
-def records() -> list[ProcessRecord]:
-    """The records of this machine's jobs, oldest first."""
-    found = []
-    for path in jobs_directory().glob(f"*/{record.FILE}"):
-        with suppress(JobNotFoundError):  # removed since it was seen
-            found.append(describe(path.parent.name))
-    return sorted(found, key=lambda job: job.transitions[0].time)
-
-
-def _until_not(name: str, states: set[JobStatus]) -> ProcessRecord:
-    """The record once the job has left these states, or after a while."""
-    deadline = time.monotonic() + _ANSWER_SECONDS
-    while (found := describe(name)).status in states and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return found
+def records() -> list[LocalRecord]:
+    """The records of this machine's jobs of processes, oldest first."""
+    return local_jobs.records(NAME, describe)
 
 
 def _require_packages(spec: JobSpec) -> None:
@@ -234,105 +100,3 @@ def _require_packages(spec: JobSpec) -> None:
         for package in ("torch", "jax"):
             if find_spec(package) is None:
                 raise MissingExtraError(package, "runtime", "Training through XLA on this machine")
-
-
-def _make_directory(plan: LocalPlan) -> None:
-    try:
-        plan.directory.mkdir(parents=True, mode=0o700)
-    except FileExistsError:
-        problem = Problem("job_name", plan.job_name, f"{plan.directory} holds a job of that name.")
-        raise SpecError(
-            [problem], f"Choose another name, or `trcomp remove {plan.job_name}`."
-        ) from None
-    except OSError as error:
-        raise BackendUnavailableError(
-            f"The job's directory cannot be made: {error}.",
-            f"Set {flags.HOME.name} to a directory that you can write to.",
-        ) from error
-
-
-def _give_up(plan: LocalPlan, prepared: ProcessRecord, message: str) -> None:
-    with suppress(OSError):
-        failure = Failure(message=message, exit_code=70)
-        record.write(plan.directory, prepared.failed(failure))
-
-
-def first_record(plan: LocalPlan) -> ProcessRecord:
-    """The record of a job that is being prepared by this process."""
-    # Until the runner takes over, the job lives as long as the process that prepares it.
-    return ProcessRecord(
-        name=plan.job_name,
-        backend=NAME,
-        directory=plan.directory,
-        instance_type=plan.spec.instance_type,
-        hosts=tuple(host.name for host in plan.hosts),
-        transitions=(),
-        metric_definitions={
-            metric["Name"]: metric["Regex"]
-            for metric in plan.spec.managed.get("metric_definitions", ())
-            if {"Name", "Regex"} <= set(metric)
-        },
-        runner_pid=os.getpid(),
-        runner_start=record.start_ticks(os.getpid()),
-    ).entered(JobStatus.PREPARING)
-
-
-def _start_runner(plan: LocalPlan, environ: Mapping[str, str]) -> bool:
-    with (plan.directory / "runner.log").open("wb") as stream:
-        # The plan goes through a pipe: its environment may hold secrets, which stay off the disk.
-        started = subprocess.run(
-            [sys.executable, "-P", "-m", "trcomp.backends.process_runner"],
-            input=plan.model_dump_json().encode(),
-            env=environ,
-            stdout=stream,
-            stderr=stream,
-            start_new_session=True,
-            check=False,
-        )
-    return started.returncode == 0
-
-
-@contextmanager
-def _interrupts_deferred() -> Iterator[None]:
-    """Let Ctrl-C wait until there is a runner that can be stopped, or none."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    received: list[int] = []
-    previous = signal.signal(signal.SIGINT, lambda number, frame: received.append(number))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, previous)
-    if received:
-        signal.raise_signal(signal.SIGINT)
-
-
-def inherited(environ: Mapping[str, str]) -> dict[str, str]:
-    """What a job takes over from whoever submits it: all but what describes an enclosing job."""
-    enclosing = {flag.name for flag in flags.JOB_ONLY} | variables.JOB_ONLY
-    return {
-        name: value
-        for name, value in environ.items()
-        if name not in enclosing and not contract.is_job_variable(name)
-    }
-
-
-def _roots(found: ProcessRecord) -> list[contract.Paths]:
-    return [contract.Paths(found.directory / "hosts" / host / "ml") for host in found.hosts]
-
-
-def _read_lines(path: Path, offset: int, final: bool) -> tuple[list[str], int]:
-    try:
-        with path.open("rb") as stream:
-            stream.seek(offset)
-            data = stream.read(_CHUNK_BYTES)
-    except FileNotFoundError:
-        return [], offset
-    full = len(data) == _CHUNK_BYTES
-    whole = data.rfind(b"\n") + 1
-    # A line without its end is a line if nothing can follow, or if it is endless.
-    if not (final and not full) and not (full and whole == 0):
-        data = data[:whole]
-    lines = data.decode(errors="replace").split("\n")
-    return lines[:-1] if not lines[-1] else lines, offset + len(data)

@@ -1,4 +1,4 @@
-"""job.json: the record of one process job, written whole or not at all."""
+"""job.json: the record of one job on this machine, written whole or not at all."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trcomp.errors import InternalError
 FILE = "job.json"
 
 
-class ProcessRecord(JobRecord):
+class LocalRecord(JobRecord):
     """A job's record with the process that runs it."""
 
     directory: Path
@@ -23,8 +23,8 @@ class ProcessRecord(JobRecord):
 
     @property
     def typed(self) -> str:
-        """The job's name: a handle without a backend means this one."""
-        return self.name
+        """The job's name where that is enough: a handle without a backend means processes."""
+        return self.name if self.backend == "process" else self.handle
 
     @property
     def place(self) -> str:
@@ -36,7 +36,7 @@ class ProcessRecord(JobRecord):
         """The file in the job's directory."""
         return str(self.directory / "report.json")
 
-    def abandoned(self) -> ProcessRecord:
+    def abandoned(self) -> LocalRecord:
         """The record of a job whose runner died before it could write how the job ended."""
         message = "The job's runner died; the machine restarted, or it was killed."
         return self.failed(Failure(message=message, exit_code=70))
@@ -47,14 +47,14 @@ class ProcessRecord(JobRecord):
         return self.runner_pid is not None and start_ticks(self.runner_pid) == self.runner_start
 
 
-def write(directory: Path, record: ProcessRecord) -> None:
+def write(directory: Path, record: LocalRecord) -> None:
     """Replace the record in one step: a reader sees the old or the new one."""
     temporary = directory / f".{FILE}.{os.getpid()}"
     temporary.write_text(record.model_dump_json(indent=2) + "\n", encoding="utf-8")
     os.replace(temporary, directory / FILE)
 
 
-def read(directory: Path) -> ProcessRecord | None:
+def read(directory: Path) -> LocalRecord | None:
     """The record in a job's directory; None if there is no job.
 
     Raises:
@@ -65,7 +65,7 @@ def read(directory: Path) -> ProcessRecord | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     try:
-        return ProcessRecord.model_validate_json(text)
+        return LocalRecord.model_validate_json(text)
     except ValidationError as error:
         raise InternalError(
             f"{directory / FILE} is no job record: {error.error_count()} fields are wrong.",

@@ -111,6 +111,10 @@ def _own_problems(spec: JobSpec, site: Site) -> Iterator[Problem]:
     for item in spec.inputs:
         if item.channel == CODE_CHANNEL:
             yield Problem("inputs", item.channel, "this channel brings the code; choose another.")
+        mode = item.input_mode or spec.managed.get("input_mode", "File")
+        if item.s3_data_type == "AugmentedManifestFile" and mode != "Pipe":
+            field = f"inputs[{item.channel!r}].input_mode"
+            yield Problem(field, mode, "an augmented manifest is streamed: 'Pipe' is needed.")
     cache = spec.compiler_config.cache if spec.compiler_config else None
     place = None if cache is None else str(cache)
     taken = place is None or place == executables.OFF or place.startswith("/") or s3.is_url(place)

@@ -10,16 +10,16 @@ from contextlib import suppress
 from pathlib import Path
 
 from trcomp import contract, flags
-from trcomp.backends import process, record
+from trcomp.backends import local_jobs, record
 from trcomp.backends.base import JobStatus
 from trcomp.backends.local_plan import HostPlan, LocalPlan
 from trcomp.backends.process_plan import host_addresses
-from trcomp.backends.record import ProcessRecord
+from trcomp.backends.record import LocalRecord
 from trcomp.backends.sagemaker_record import LONGEST_REASON
 from trcomp.contract import Paths
 from trcomp.spec import JobSpec
 from trcomp.testing import host_files
-from trcomp.testing.host_files import Request
+from trcomp.testing.channels import Request
 
 _INHERITED = ("PATH", "HOME", "LANG", "TMPDIR", "PYTHONPATH", "VIRTUAL_ENV", "LD_LIBRARY_PATH")
 """What a host takes from this process: nothing but what its Python needs, and AWS's variables."""
@@ -47,12 +47,12 @@ def plan(request: Request, name: str, arn: str, directory: Path) -> LocalPlan:
 def start(plan: LocalPlan) -> None:
     """Start the hosts of a plan."""
     environ = {n: v for n, v in os.environ.items() if n in _INHERITED or n.startswith("AWS_")}
-    prepared = process.first_record(plan)
+    prepared = local_jobs.first_record(plan)
     record.write(plan.directory, prepared)
-    process.launch(plan, prepared, environ)
+    local_jobs.launch(plan, prepared, environ)
 
 
-def failure_reason(ended: ProcessRecord, hosts: Sequence[HostPlan]) -> str:
+def failure_reason(ended: LocalRecord, hosts: Sequence[HostPlan]) -> str:
     """The failure's reason as SageMaker makes it, out of the failure file."""
     assert ended.failure is not None
     text = ended.failure.message
@@ -64,7 +64,7 @@ def failure_reason(ended: ProcessRecord, hosts: Sequence[HostPlan]) -> str:
     return f"AlgorithmError: {text}"[: LONGEST_REASON - len(code)] + code
 
 
-def current(directory: Path) -> ProcessRecord:
+def current(directory: Path) -> LocalRecord:
     """What is known of them now."""
     found = record.read(directory)
     assert found is not None
@@ -79,7 +79,7 @@ def current(directory: Path) -> ProcessRecord:
     return found
 
 
-def send(found: ProcessRecord, number: signal.Signals) -> None:
+def send(found: LocalRecord, number: signal.Signals) -> None:
     """Send a signal to what runs them, if it does."""
     if found.runner_pid is not None and found.runner_alive:
         with suppress(ProcessLookupError):

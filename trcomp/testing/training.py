@@ -20,11 +20,12 @@ from typing import Any
 from trcomp import s3
 from trcomp.backends.aws import client
 from trcomp.backends.local_plan import LocalPlan
-from trcomp.backends.process_runner import KILL
-from trcomp.backends.record import ProcessRecord
+from trcomp.backends.record import LocalRecord
+from trcomp.backends.runner import KILL
 from trcomp.backends.sagemaker_record import LONGEST_REASON
 from trcomp.contract import Paths
-from trcomp.testing import host_files, hosts
+from trcomp.testing import host_files, hosts, pipes
+from trcomp.testing.channels import ClientFault
 from trcomp.testing.cloudwatch import LogBehaviour, Uploader
 
 STOP_SECONDS = 120.0
@@ -135,7 +136,7 @@ class TrainingJob(threading.Thread):
             self._end("Stopped", self._stopping or "Stopped")
         except _NoCapacity:
             self._end("Failed", "Failed", NO_CAPACITY)
-        except host_files.ClientFault as error:
+        except ClientFault as error:
             self._end("Failed", "Failed", f"ClientError: {error}")
         except Exception as error:
             self._end("Failed", "Failed", f"InternalServerError: {error!r}")
@@ -149,8 +150,9 @@ class TrainingJob(threading.Thread):
             plan = hosts.plan(self._request, self.name, arn, directory)
             self._check_stop()
             self._enter("Training", "Training image download completed. Training in progress.")
-            ended = self._train(plan)
             roots = [Paths(host.root) for host in plan.hosts]
+            with pipes.serving(self._request, roots):
+                ended = self._train(plan)
             if not self._interrupted or self._stopping is not None:
                 break
             for paths in roots:
@@ -197,7 +199,7 @@ class TrainingJob(threading.Thread):
         since = (datetime.now(UTC) - self._answer["CreationTime"]).total_seconds()
         return seconds is not None and since > seconds
 
-    def _train(self, plan: LocalPlan) -> ProcessRecord:
+    def _train(self, plan: LocalPlan) -> LocalRecord:
         """Run the hosts, and carry their lines to CloudWatch until they have ended."""
         hosts.start(plan)
         begin, kill_at = time.monotonic(), None
@@ -222,7 +224,7 @@ class TrainingJob(threading.Thread):
         self._trained_seconds += time.monotonic() - begin
         return found
 
-    def _upload(self, ended: ProcessRecord, results: Path, roots: list[Paths]) -> None:
+    def _upload(self, ended: LocalRecord, results: Path, roots: list[Paths]) -> None:
         output = self._request["OutputDataConfig"]
         place = s3.place(output["S3OutputPath"]) / self.name / "output"
         key = output.get("KmsKeyId")

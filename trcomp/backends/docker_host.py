@@ -1,0 +1,163 @@
+"""The process that stands for one host in a container: starts it, saves its lines, ends as it ends.
+
+    python -m trcomp.backends.docker_host HOST < plan.json
+
+SIGTERM goes on to the container, SIGQUIT kills it, and so does the end of the grace after the
+former. The exit code is the container's own, 137 where the kernel killed for memory, or 69 if the
+engine refused; the host's failure file then says what happened.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from contextlib import closing, suppress
+from typing import Any
+
+from trcomp import flags
+from trcomp.backends import docker_objects
+from trcomp.backends.docker_create import create
+from trcomp.backends.docker_logs import save_lines
+from trcomp.backends.docker_plan import ContainerPlan, DockerPlan
+from trcomp.contract import Paths
+from trcomp.entrypoint import failure
+from trcomp.errors import BackendUnavailableError, TrcompError
+from trcomp.images.engine import connect, told
+
+_ENDED = signal.SIGUSR1
+"""What the thread that follows the container sends to this process in the end."""
+_SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, _ENDED}
+_MARGIN_SECONDS = 15
+"""What a host gets beyond its workers' grace; the runner, if it lives, comes first."""
+_AWAY_SECONDS = 60
+"""How long an engine may be away, as it is while it is upgraded."""
+_KILLED = 137
+
+
+class Attendant:
+    """One container from its creation to its removal."""
+
+    def __init__(self, plan: DockerPlan, host: ContainerPlan) -> None:
+        self.plan = plan
+        self.host = host
+        self.paths = Paths(host.root)
+        self.trouble: Exception | None = None
+        self.kill_at: float | None = None
+
+    def run(self, client: Any) -> int:
+        """Run the container; gives the exit code that stands for how it ended.
+
+        Raises:
+            BackendUnavailableError: The engine refuses, or went away.
+        """
+        with told(f"start the container of {self.host.name}"):
+            container = create(client, self.plan, self.host)
+            container.start()
+        follower = threading.Thread(target=self._follow, args=(container,), daemon=True)
+        follower.start()
+        while (number := self._signal()) != _ENDED:
+            self._pass_on(container, number)
+        if self.trouble is not None:
+            raise self.trouble
+        with told(f"remove the container of {self.host.name}"):
+            container.reload()
+            state = container.attrs["State"]
+            container.remove(force=True, v=True)
+        return self._exit_code(state)
+
+    def _signal(self) -> int:
+        """The next signal; SIGQUIT when the grace after an earlier one is over."""
+        if self.kill_at is None:
+            return signal.sigwait(_SIGNALS)
+        found = signal.sigtimedwait(_SIGNALS, max(0.0, self.kill_at - time.monotonic()))
+        return signal.SIGQUIT if found is None else found.si_signo
+
+    def _pass_on(self, container: Any, number: int) -> None:
+        from docker.errors import DockerException
+        from requests.exceptions import RequestException
+
+        if number == signal.SIGQUIT:
+            # Once more if that fails: an engine that is away comes back.
+            self.kill_at = time.monotonic() + _MARGIN_SECONDS
+        elif self.kill_at is None:
+            grace = flags.GRACE_SECONDS.get(os.environ | self.host.environment)
+            self.kill_at = time.monotonic() + grace + _MARGIN_SECONDS
+        name = "SIGKILL" if number == signal.SIGQUIT else signal.Signals(number).name
+        with suppress(DockerException, RequestException):  # It has ended, or the engine is away.
+            container.kill(signal=name)
+
+    def _follow(self, container: Any) -> None:
+        """Save the container's lines until it has ended, then say so."""
+        log = self.plan.directory / "logs" / f"{self.host.name}.log"
+        try:
+            while not self._ended(container):
+                with suppress(OSError):
+                    save_lines(container, log, follow=True)
+            # The stream may have ended before its last lines came.
+            save_lines(container, log)
+        except Exception as error:
+            self.trouble = error
+        os.kill(os.getpid(), _ENDED)
+
+    def _ended(self, container: Any) -> bool:
+        """Whether the container has ended, asked for as long as an engine may be away."""
+        deadline = time.monotonic() + _AWAY_SECONDS
+        while True:
+            try:
+                with told(f"look at the container of {self.host.name}"):
+                    container.reload()
+                return container.attrs["State"]["Status"] in {"exited", "dead", "stopped"}
+            except BackendUnavailableError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(1)
+
+    def _exit_code(self, state: dict[str, Any]) -> int:
+        code = int(state["ExitCode"])
+        if not state.get("OOMKilled"):
+            return code
+        self._blame_memory(code)
+        return code or _KILLED
+
+    def _blame_memory(self, code: int) -> None:
+        """Say in the failure file that memory ran out, before what it says already."""
+        limit = self.plan.spec.container.get("memory")
+        limited = f"its limit is memory={limit!r}" if limit else "this machine has no more"
+        head = f"Out of memory: the kernel killed a process of {self.host.name}; {limited}."
+        file = self.paths.failure
+        text, at = f"\nhost {self.host.name}, exit code {code or _KILLED}\n", time.time()
+        with suppress(OSError):
+            found = file.read_text(encoding="utf-8", errors="replace")
+            first, _, rest = found.partition("\n")
+            who, _, details = rest.partition("\n")
+            text, at = f"\n{who}\n\n{first}\n{details}", file.stat().st_mtime
+            file.unlink()
+        failure.write(file, head + text, at)
+
+
+def main() -> int:
+    """Run the container of the host that is named, of the plan from standard input."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    plan = DockerPlan.model_validate_json(sys.stdin.buffer.read())
+    host = next(host for host in plan.hosts if host.name == sys.argv[1])
+    attendant = Attendant(plan, host)
+    try:
+        with docker_objects.attended(plan.directory), closing(connect()) as client:
+            return attendant.run(client)
+    except TrcompError as error:
+        print(error, file=sys.stderr)
+        text = f"{type(error).__name__}: {error}\nhost {host.name}, exit code {error.exit_code}\n"
+        failure.write(Paths(host.root).failure, text)
+        return error.exit_code
+
+
+def command(host: str) -> tuple[str, ...]:
+    """The command that stands for a host."""
+    return (sys.executable, "-P", "-m", "trcomp.backends.docker_host", host)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
