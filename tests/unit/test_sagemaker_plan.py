@@ -512,6 +512,9 @@ def test_a_channel_that_is_taken_or_local_is_refused(code: Path) -> None:
         estimator(code).plan({"code": "s3://bucket/x"})
     with pytest.raises(SpecError, match="aws s3 sync"):
         estimator(code).plan(code)
+    lines = {"s3_data_type": "AugmentedManifestFile", "attribute_names": ["source-ref"]}
+    with pytest.raises(SpecError, match="an augmented manifest is streamed"):
+        estimator(code).plan({"train": TrainingInput("s3://bucket/lines", **lines)})
 
 
 def test_a_new_instance_type_is_not_refused(code: Path) -> None:

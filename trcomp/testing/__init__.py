@@ -5,6 +5,8 @@
     training.py      one training job: its states, its tries, its results
     hosts.py         the hosts of one try, with the real entrypoint
     host_files.py    what SageMaker puts under /opt/ml for a host
+    channels.py      what a channel brings: objects as files, or a stream of records
+    pipes.py         that stream, in Pipe mode
     cloudwatch.py    what hosts print, carried to CloudWatch
     plugin.py        the pytest fixture `sagemaker`: pytest_plugins = ["trcomp.testing.plugin"]
 

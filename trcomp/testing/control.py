@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from trcomp import limits
+from trcomp.testing import channels
 from trcomp.testing.cloudwatch import LogBehaviour
 from trcomp.testing.host_files import instance_types
 from trcomp.testing.training import TrainingJob
@@ -170,6 +171,10 @@ def _check(request: dict[str, Any], account: str) -> None:
         faults.append("ResourceConfig: one of InstanceType, InstanceGroups, InstancePreferences.")
     if spot and resources.get("InstancePreferences"):
         faults.append("InstancePreferences are not for spot training.")
+    for channel in request.get("InputDataConfig", []):
+        kind = channel.get("DataSource", {}).get("S3DataSource", {}).get("S3DataType")
+        if kind == "AugmentedManifestFile" and channels.mode(request, channel) != "Pipe":
+            faults.append("AugmentedManifestFile can only be used if the InputMode is Pipe.")
     names = [channel.get("ChannelName") for channel in request.get("InputDataConfig", [])]
     if len(set(names)) != len(names):
         faults.append("InputDataConfig: channels must have different names.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,8 +11,8 @@ from typing import Any
 from trcomp import contract, s3
 from trcomp.backends.aws import client
 from trcomp.contract import Paths
-
-Request = Mapping[str, Any]
+from trcomp.testing import channels
+from trcomp.testing.channels import ClientFault, Request, Share
 
 
 @dataclass(frozen=True)
@@ -22,10 +22,6 @@ class Group:
     name: str
     instance_type: str
     hosts: tuple[str, ...]
-
-
-class ClientFault(Exception):
-    """The job cannot run, by its owner's fault."""
 
 
 def groups_of(request: Request) -> list[Group]:
@@ -69,9 +65,16 @@ def prepare(request: Request, paths: Paths, host: str, hosts: Sequence[str]) -> 
     for name, content in _config(request, host, list(hosts)).items():
         (paths.config / f"{name}.json").write_text(json.dumps(content), encoding="utf-8")
     for channel in request.get("InputDataConfig", ()):
-        _download(request, channel, paths, (hosts.index(host), len(hosts)))
+        if channels.mode(request, channel) == "Pipe":
+            channels.pieces(
+                channel
+            )  # Streamed later: what is wrong with it is found before the job trains.
+        else:
+            share = Share(hosts.index(host), len(hosts))
+            channels.download(channel, paths.data(channel["ChannelName"]), share)
     if "CheckpointConfig" in request:
-        _fetch(request["CheckpointConfig"]["S3Uri"], _checkpoints(request, paths), (0, 1))
+        saved = channels.listed(request["CheckpointConfig"]["S3Uri"])
+        channels.fetch(saved, _checkpoints(request, paths))
 
 
 def keep_checkpoints(request: Request, paths: Paths) -> None:
@@ -104,15 +107,15 @@ def _config(request: Request, host: str, hosts: list[str]) -> dict[str, Any]:
         ],
         "network_interface_name": "eth0",
     }
-    channels = {}
+    inputs = {}
     for channel in request.get("InputDataConfig", ()):
         entry = {
-            "TrainingInputMode": _mode(request, channel),
-            "S3DistributionType": _source(channel)[1],
+            "TrainingInputMode": channels.mode(request, channel),
+            "S3DistributionType": _distribution(channel),
             "RecordWrapperType": channel.get("RecordWrapperType", "None"),
         }
         content_type = channel.get("ContentType")
-        channels[channel["ChannelName"]] = entry | (
+        inputs[channel["ChannelName"]] = entry | (
             {"ContentType": content_type} if content_type else {}
         )
     # SageMaker does not keep the order of hyperparameters.
@@ -120,34 +123,16 @@ def _config(request: Request, host: str, hosts: list[str]) -> dict[str, Any]:
     files = {
         "hyperparameters": hyperparameters,
         "resourceconfig": resources,
-        "inputdataconfig": channels,
+        "inputdataconfig": inputs,
     }
     if "CheckpointConfig" in request:
         files["checkpointconfig"] = request["CheckpointConfig"]
     return files
 
 
-def _mode(request: Request, channel: Request) -> str:
-    return str(channel.get("InputMode", request["AlgorithmSpecification"]["TrainingInputMode"]))
-
-
-def _source(channel: Request) -> tuple[str, str]:
-    """Where a channel's data is, and how hosts share it."""
-    source = channel["DataSource"].get("S3DataSource")
-    if source is None or source["S3DataType"] != "S3Prefix":
-        name = channel["ChannelName"]
-        raise ClientFault(f"channel {name}: the stand-in has prefixes in S3 alone")
-    return source["S3Uri"], source.get("S3DataDistributionType", "FullyReplicated")
-
-
-def _download(request: Request, channel: Request, paths: Paths, share: tuple[int, int]) -> None:
-    name = channel["ChannelName"]
-    if _mode(request, channel) == "Pipe":
-        raise ClientFault(f"channel {name}: the stand-in has no pipes")
-    uri, distribution = _source(channel)
-    sharded = distribution == "ShardedByS3Key"
-    if not _fetch(uri, paths.data(name), share if sharded else (0, 1)):
-        raise ClientFault(f"Data download failed: no object at {uri}")
+def _distribution(channel: Request) -> str:
+    source = channel["DataSource"].get("S3DataSource", {})
+    return str(source.get("S3DataDistributionType", "FullyReplicated"))
 
 
 def _checkpoints(request: Request, paths: Paths) -> Path:
@@ -156,31 +141,3 @@ def _checkpoints(request: Request, paths: Paths) -> Path:
     if not local.is_relative_to(paths.root):
         raise ClientFault(f"checkpoints at {given}: the stand-in has /opt/ml alone")
     return local
-
-
-def _fetch(uri: str, directory: Path, share: tuple[int, int]) -> int:
-    """Download what lies at a place; the number of objects there.
-
-    Args:
-        uri: A prefix, or one object.
-        directory: Where they go.
-        share: Which of how many hosts' shares to take.
-    """
-    from botocore.exceptions import ClientError
-
-    directory.mkdir(parents=True, exist_ok=True)
-    place = s3.place(uri)
-    where = {"Bucket": place.bucket, "Prefix": place.prefix}
-    try:
-        pages = list(client("s3").get_paginator("list_objects_v2").paginate(**where))
-    except ClientError as error:
-        raise ClientFault(f"Data download failed: {uri}: {error}") from error
-    keys = [item["Key"] for page in pages for item in page.get("Contents", [])]
-    base = place.prefix.rpartition("/")[0] if place.prefix in keys else place.prefix
-    index, count = share
-    for key in keys[index::count]:
-        if not key.endswith("/"):
-            target = directory / key.removeprefix(base).lstrip("/")
-            target.parent.mkdir(parents=True, exist_ok=True)
-            client("s3").download_file(place.bucket, key, str(target))
-    return len(keys)
