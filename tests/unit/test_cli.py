@@ -141,7 +141,9 @@ def test_an_unknown_job_is_64_and_says_where_to_look(
     assert "trcomp list" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("handle", "code"), [("slurm://x", 69), ("docker://x", 64), ("process://", 64), ("../x", 64)])
+@pytest.mark.parametrize(
+    ("handle", "code"), [("slurm://x", 69), ("docker://x", 64), ("process://", 64), ("../x", 64)]
+)
 def test_what_is_no_handle(handle: str, code: int) -> None:
     assert main(["status", handle]) == code
 
