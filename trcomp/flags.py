@@ -110,6 +110,12 @@ PRICES = Flag(
     "",
     "TOML file with the hourly prices of instance types, for plans and running jobs.",
 )
+BUILD_ARGS = Flag(
+    "TRCOMP_BUILD_ARGS",
+    "",
+    "Build arguments of every image that is built, NAME=VALUE separated by spaces, such as "
+    "BASE_IMAGE.",
+)
 
 # The runtime.
 EAGER = Flag(

@@ -107,6 +107,10 @@ def test_commands_and_their_options() -> None:
             *("reads", "writes", "image_uri", "kms_key", "vpc"),
         },
         "report": {"job", "as_json"},
+        "build": {
+            *("gpu", "base_image", "extends", "requirements", "build_args"),
+            *("rebuild", "context_file", "as_json"),
+        },
         "doctor": {"gpu", "online", "as_json"},
         "env": {
             "why",

@@ -1,0 +1,110 @@
+"""`trcomp build` and `trcomp push`: the image of jobs in containers, made and pushed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+
+import click
+
+from trcomp.errors import Problem, SpecError
+from trcomp.images import engine
+from trcomp.images.build import build as build_image
+from trcomp.images.build import configured, find, parsed
+from trcomp.images.context import Recipe, arguments
+from trcomp.json_output import json_option, print_json
+
+
+@click.command()
+@click.option("--gpu/--cpu", default=True, help="With CUDA's libraries, the default, or without.")
+@click.option(
+    "--base-image", help="What the image is built on: any Linux with Python 3.11 or newer."
+)
+@click.option(
+    "--from", "extends", metavar="IMAGE", help="Add --requirements to this image of trcomp."
+)
+@click.option(
+    "--requirements",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="A requirements file whose packages are baked in.",
+)
+@click.option(
+    "--build-arg",
+    "build_args",
+    multiple=True,
+    metavar="NAME[=VALUE]",
+    help="Of the Dockerfile; without a value, the environment's. Repeatable.",
+)
+@click.option("--rebuild", is_flag=True, help="Pull the base and build anew, also if it is there.")
+@click.option(
+    "--context",
+    "context_file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write what an engine elsewhere builds from, a tar for `docker build -`; build nothing.",
+)
+@json_option
+def build(
+    gpu: bool,
+    base_image: str | None,
+    extends: str | None,
+    requirements: Path | None,
+    build_args: Sequence[str],
+    rebuild: bool,
+    context_file: Path | None,
+    as_json: bool,
+) -> None:
+    """Build the image of jobs in containers, unless the engine has it; print its name."""
+    recipe = _recipe(gpu, base_image, extends, requirements, build_args)
+    if context_file is not None:
+        context_file.write_bytes(recipe.archive())
+        if as_json:
+            print_json({"context": str(context_file), "build_args": _shown(recipe)})
+            return
+        click.echo(f"docker build {_options(recipe)} - < {context_file}")
+        return
+    with closing(engine.connect()) as client:
+        found = None if rebuild else find(client, recipe)
+        image = found or build_image(client, recipe, _progress, anew=rebuild)
+    if as_json:
+        print_json({"image": image, "built": found is None})
+        return
+    click.echo(image)
+
+
+def _recipe(
+    gpu: bool,
+    base_image: str | None,
+    extends: str | None,
+    requirements: Path | None,
+    build_args: Sequence[str],
+) -> Recipe:
+    if extends is not None and (base_image is not None or requirements is None):
+        allowed = "it goes with --requirements, and without --base-image."
+        raise SpecError([Problem("--from", extends, allowed)])
+    text = "" if requirements is None else requirements.read_text(encoding="utf-8")
+    given = parsed(build_args, "--build-arg", os.environ)
+    given |= {"BASE_IMAGE": base_image} if base_image else {}
+    plain = Recipe(gpu, text, extends)
+    # The environment's are for every image: those that this Dockerfile lacks do not matter.
+    known = arguments(plain.dockerfile)
+    usual = {name: value for name, value in configured().items() if name in known or not extends}
+    return Recipe(gpu, text, extends, usual | given)
+
+
+def _shown(recipe: Recipe) -> dict[str, str]:
+    """The arguments of a build; those that may hold a secret are for the reader to fill in."""
+    return {
+        name: "..." if name.startswith("PIP_") else value
+        for name, value in recipe.build_args.items()
+    }
+
+
+def _options(recipe: Recipe) -> str:
+    shown = (f"--build-arg {name}={value}" for name, value in sorted(_shown(recipe).items()))
+    return " ".join([*shown, f"-t {recipe.image}"])
+
+
+def _progress(line: str) -> None:
+    click.echo(line, err=True)

@@ -1,0 +1,48 @@
+"""Within a build of the image: the files of each step of pip, as trees that become layers.
+
+Runs on the image's Python, before trcomp is there: layers.py list NAME, layers.py move NAME...
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+VENV = Path("/opt/venv")
+LISTS = Path("/tmp/lists")
+LAYERS = Path("/tmp/layers")
+
+
+def write_list(name: str) -> None:
+    """Write which files have come since the last list; a step may have brought none."""
+    LISTS.mkdir(exist_ok=True)
+    known = {line for path in LISTS.iterdir() for line in path.read_text().splitlines()}
+    new = sorted(set(_files(VENV)) - known)
+    (LISTS / name).write_text("".join(f"{path}\n" for path in new))
+
+
+def move(name: str) -> None:
+    """Move the files of a list into a tree of their own."""
+    layer = LAYERS / name
+    layer.mkdir(parents=True)
+    for line in (LISTS / name).read_text().splitlines():
+        # A later step may have replaced a package by another version.
+        if os.path.lexists(line):
+            target = layer / line.removeprefix("/")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            os.rename(line, target)
+
+
+def _files(root: Path) -> Iterator[str]:
+    for directory, folders, names in os.walk(root):
+        links = [name for name in folders if os.path.islink(os.path.join(directory, name))]
+        for name in [*names, *links]:
+            yield os.path.join(directory, name)
+
+
+if __name__ == "__main__":
+    act = {"list": write_list, "move": move}[sys.argv[1]]
+    for argument in sys.argv[2:]:
+        act(argument)
