@@ -1,7 +1,5 @@
 """The process that stands for one host in a container: starts it, saves its lines, ends as it ends.
 
-    python -m trcomp.backends.docker_host HOST < plan.json
-
 SIGTERM goes on to the container, SIGQUIT kills it, and so does the end of the grace after the
 former. The exit code is the container's own, 137 where the kernel killed for memory, or 69 if the
 engine refused; the host's failure file then says what happened.
@@ -11,9 +9,9 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import threading
 import time
+import traceback
 from contextlib import closing, suppress
 from typing import Any
 
@@ -24,7 +22,8 @@ from trcomp.backends.docker_logs import save_lines
 from trcomp.backends.docker_plan import ContainerPlan, DockerPlan
 from trcomp.contract import Paths
 from trcomp.entrypoint import failure
-from trcomp.errors import BackendUnavailableError, TrcompError
+from trcomp.entrypoint.processes import die_with_parent
+from trcomp.errors import BackendUnavailableError, InternalError, TrcompError
 from trcomp.images.engine import connect, told
 
 _ENDED = signal.SIGUSR1
@@ -35,6 +34,25 @@ _MARGIN_SECONDS = 15
 _AWAY_SECONDS = 60
 """How long an engine may be away, as it is while it is upgraded."""
 _KILLED = 137
+
+
+class ForkedHost:
+    """A process that the runner forked, as a Popen is of one that it started.
+
+    Attributes:
+        pid: The process.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+
+    def wait(self) -> int:
+        """Its exit code, or minus the signal that killed it, once it has ended."""
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+    def send_signal(self, number: int) -> None:
+        """Send it a signal; it has not been waited for, so the pid is its own."""
+        os.kill(self.pid, number)
 
 
 class Attendant:
@@ -138,26 +156,33 @@ class Attendant:
         failure.write(file, head + text, at)
 
 
-def main() -> int:
-    """Run the container of the host that is named, of the plan from standard input."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-    plan = DockerPlan.model_validate_json(sys.stdin.buffer.read())
-    host = next(host for host in plan.hosts if host.name == sys.argv[1])
-    attendant = Attendant(plan, host)
+def start(plan: DockerPlan, host: ContainerPlan) -> ForkedHost:
+    """Fork the process that stands for a host: a new interpreter would take a second to load."""
+    runner = os.getpid()
+    # Blocked before the fork: a signal must not meet the runner's own handlers in the child.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    pid = os.fork()
+    if pid:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        return ForkedHost(pid)
+    code = InternalError.exit_code
+    try:
+        # No host outlives its runner.
+        die_with_parent(signal.SIGTERM)
+        os.setsid()
+        if os.getppid() == runner:
+            code = _attend(plan, host)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def _attend(plan: DockerPlan, host: ContainerPlan) -> int:
     try:
         with docker_objects.attended(plan.directory), closing(connect()) as client:
-            return attendant.run(client)
+            return Attendant(plan, host).run(client)
     except TrcompError as error:
-        print(error, file=sys.stderr)
         text = f"{type(error).__name__}: {error}\nhost {host.name}, exit code {error.exit_code}\n"
         failure.write(Paths(host.root).failure, text)
         return error.exit_code
-
-
-def command(host: str) -> tuple[str, ...]:
-    """The command that stands for a host."""
-    return (sys.executable, "-P", "-m", "trcomp.backends.docker_host", host)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

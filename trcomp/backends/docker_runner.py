@@ -5,16 +5,12 @@ python -m trcomp.backends.docker_runner < plan.json
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
 import sys
 from contextlib import closing
 
 from trcomp.backends import docker_host, docker_objects, runner
-from trcomp.backends.docker_plan import DockerPlan
+from trcomp.backends.docker_plan import ContainerPlan, DockerPlan
 from trcomp.backends.local_plan import HostPlan
-from trcomp.entrypoint.processes import die_with_parent
 from trcomp.images.engine import connect, told
 
 
@@ -35,21 +31,10 @@ class ContainerHosts:
         with closing(connect()) as client, told("make the job's network"):
             client.networks.create(plan.network, internal=plan.internal, labels=own)
 
-    def start(self, plan: DockerPlan, host: HostPlan) -> subprocess.Popen[bytes]:
+    def start(self, plan: DockerPlan, host: HostPlan) -> docker_host.ForkedHost:
         """Start the process that stands for a host; what it prints itself is in runner.log."""
-        process = subprocess.Popen(
-            docker_host.command(host.name),
-            env=os.environ,
-            stdin=subprocess.PIPE,
-            start_new_session=True,
-            # No host outlives its runner. This process has one thread, so the hook is safe.
-            preexec_fn=lambda: die_with_parent(signal.SIGTERM),
-        )
-        assert process.stdin is not None
-        # Through a pipe, as to this process: the plan may hold secrets.
-        with process.stdin as pipe:
-            pipe.write(plan.model_dump_json().encode())
-        return process
+        assert isinstance(host, ContainerPlan)
+        return docker_host.start(plan, host)
 
     def close(self, plan: DockerPlan) -> None:
         """Remove the network, and containers that were left alone."""

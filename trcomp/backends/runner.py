@@ -12,7 +12,6 @@ import json
 import os
 import selectors
 import signal
-import subprocess
 import sys
 import time
 import traceback
@@ -43,6 +42,20 @@ P = TypeVar("P", bound=LocalPlan)
 Given = TypeVar("Given", bound=LocalPlan, contravariant=True)
 
 
+class HostProcess(Protocol):
+    """A host to its runner, which is its parent; a Popen is one."""
+
+    @property
+    def pid(self) -> int:
+        """The process."""
+
+    def wait(self) -> int:
+        """Its exit code, or minus the signal that killed it, once it has ended."""
+
+    def send_signal(self, number: int) -> None:
+        """Send it a signal."""
+
+
 class Hosts(Protocol[Given]):
     """What a job's hosts run in."""
 
@@ -56,7 +69,7 @@ class Hosts(Protocol[Given]):
             TrcompError: It cannot be made.
         """
 
-    def start(self, plan: Given, host: HostPlan) -> subprocess.Popen[bytes]:
+    def start(self, plan: Given, host: HostPlan) -> HostProcess:
         """Start a host; what it prints goes to the job's log of that host."""
 
     def close(self, plan: Given) -> None:
@@ -70,7 +83,7 @@ class Runner(Generic[P]):
         self.plan = plan
         self.record = written
         self.hosts = hosts
-        self.running: dict[str, subprocess.Popen[bytes]] = {}
+        self.running: dict[str, HostProcess] = {}
         self.failed: dict[str, tuple[int, float]] = {}
         """How and when hosts ended that did not end well, the first of them first."""
         self.stop_requests = 0
