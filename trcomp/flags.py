@@ -79,7 +79,14 @@ HOST_INDEX = Flag("TRCOMP_HOST_INDEX", 0, "Which of the topology's hosts this pr
 ERROR_FILE = Flag(
     "TRCOMP_ERROR_FILE", "", "Where a worker whose script raises writes why, as JSON."
 )
+PROGRESS_DIR = Flag("TRCOMP_PROGRESS_DIR", "", "Where each rank says how far it has come.")
 GRACE_SECONDS = Flag("TRCOMP_GRACE_SECONDS", 30, "Seconds between SIGTERM and SIGKILL.")
+WATCHDOG_SECONDS = Flag(
+    "TRCOMP_WATCHDOG_SECONDS",
+    600,
+    "Seconds without a step, after its first, from which a rank is taken to hang: the job then "
+    "shows all ranks' stacks and fails. 0: never.",
+)
 
 JOB_ONLY = (
     WORKER,
@@ -94,6 +101,7 @@ JOB_ONLY = (
     TOPOLOGY,
     HOST_INDEX,
     ERROR_FILE,
+    PROGRESS_DIR,
 )
 """What holds for one job only: a job started from within another must not inherit it."""
 
@@ -115,6 +123,19 @@ BUILD_ARGS = Flag(
     "",
     "Build arguments of every image that is built, NAME=VALUE separated by spaces, such as "
     "BASE_IMAGE.",
+)
+PUSH = Flag(
+    "TRCOMP_PUSH",
+    False,
+    "1 lets a job in SageMaker without image_uri build and push its image where it is missing.",
+)
+REGISTRY_USERNAME = Flag(
+    "TRCOMP_REGISTRY_USERNAME",
+    "",
+    "Who pushes to a registry that is not Amazon's; default: Docker's own configuration.",
+)
+REGISTRY_PASSWORD = Flag(
+    "TRCOMP_REGISTRY_PASSWORD", "", "The password, or a token, of TRCOMP_REGISTRY_USERNAME."
 )
 
 # The runtime.

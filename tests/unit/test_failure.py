@@ -10,6 +10,7 @@ import pytest
 from trcomp import error_file
 from trcomp.entrypoint.failure import Failure, blamed, exit_code, write
 from trcomp.entrypoint.supervisor import Exit, Outcome, Worker
+from trcomp.entrypoint.watchdog import Stall
 
 
 class Ends:
@@ -152,3 +153,15 @@ def test_an_error_that_cannot_be_written_is_no_second_error(tmp_path: Path) -> N
     assert error_file.read(path) is None
     (tmp_path / "broken.json").write_text("{")
     assert error_file.read(tmp_path / "broken.json") is None
+
+
+def test_a_rank_that_hangs_is_blamed_unless_another_had_failed_before(end: Ends) -> None:
+    stall = Stall(1, "Rank 1 has made no progress for 600 s.", "rank 1: 3 steps", time=50.0)
+    told = end(1, -15, 60.0, told=True)
+    failed = blamed(Outcome((told,), stall=stall), "algo-1")
+    assert failed is not None
+    assert (failed.rank, failed.exit_code, failed.time) == (1, 124, 50.0)
+    assert failed.text.startswith("Rank 1 has made no progress for 600 s.\nrank 1 on host algo-1")
+    before = end(0, 1, 60.0, error_at=40.0, told=True)
+    failed = blamed(Outcome((before, told), stall=stall), "algo-1")
+    assert failed is not None and failed.exception == "ValueError: 0"

@@ -21,6 +21,7 @@ from trcomp.entrypoint import code, failure, requirements
 from trcomp.entrypoint.discovery import discovered, num_cpus, wait_for_names
 from trcomp.entrypoint.processes import Signals, adopt_orphans
 from trcomp.entrypoint.supervisor import Outcome, Worker, supervise
+from trcomp.entrypoint.watchdog import Watchdog
 from trcomp.entrypoint.workers import Site, plan_workers
 from trcomp.env import gpus, xla_flags
 from trcomp.env.executables import shared_folder
@@ -83,7 +84,11 @@ class _Run:
             if signals.received:
                 return self._stopped(signals.received[0])
             self.say(_summary(site, workers))
-            outcome = self._run(site, workers, signals, on_started=lambda: _mark_started(site))
+            seconds = flags.WATCHDOG_SECONDS.get(site.environ)
+            watchdog = Watchdog(site.scratch, seconds, site.paths.code) if seconds > 0 else None
+            outcome = self._run(
+                site, workers, signals, lambda: _mark_started(site), watchdog=watchdog
+            )
             ended = self._ended(site, outcome, "The script")
             if ended == 0:
                 self._move_executables("upload", site, workers, signals)
@@ -135,6 +140,7 @@ class _Run:
         workers: Sequence[Worker],
         signals: Signals,
         on_started: Callable[[], object] = lambda: None,
+        watchdog: Watchdog | None = None,
     ) -> Outcome:
         return supervise(
             workers,
@@ -142,6 +148,7 @@ class _Run:
             signals=signals,
             grace_seconds=flags.GRACE_SECONDS.get(site.environ),
             on_started=on_started,
+            watchdog=watchdog,
         )
 
     def _ended(self, site: Site, outcome: Outcome, what: str) -> int:

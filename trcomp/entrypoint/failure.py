@@ -15,6 +15,8 @@ from trcomp.error_file import ErrorReport
 _FIRST_LINE_CHARS = 800
 """SageMaker shows the file's first 1,024 characters: rank and host still fit after this."""
 _TAIL_LINES = 20
+_STALLED = 124
+"""The exit code of a job whose ranks hang: timeout(1)'s."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,9 @@ def blamed(outcome: Outcome, host: str, what: str = "The script") -> Failure | N
             failures.append((report.time, ended, report))
         elif ended.returncode != 0 and not ended.told_to_stop and outcome.signal is None:
             failures.append((ended.time, ended, None))
+    stall = outcome.stall
+    if stall is not None and all(stall.time < time for time, *_ in failures):
+        return Failure(stall.text, stall.rank, host, _STALLED, stall.details, stall.time)
     if not failures:
         return None
     time, ended, report = min(failures, key=lambda failure: failure[0])

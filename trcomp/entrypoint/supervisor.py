@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from trcomp.entrypoint.processes import Signals, kill_descendants, reaped
+from trcomp.entrypoint.watchdog import Stall, Watchdog
 from trcomp.lines import Console, LinePump, start_pump
 
 _LAST_LINES_SECONDS = 5.0
@@ -74,11 +75,13 @@ class Outcome:
         exits: The ends.
         signal: What this process was sent, None if it was left alone.
         signal_time: When, in seconds since the epoch.
+        stall: The rank that was found to hang, if one was.
     """
 
     exits: tuple[Exit, ...]
     signal: int | None = None
     signal_time: float = math.inf
+    stall: Stall | None = None
 
 
 @dataclass
@@ -96,6 +99,7 @@ def supervise(
     signals: Signals,
     grace_seconds: float,
     on_started: Callable[[], object] = lambda: None,
+    watchdog: Watchdog | None = None,
 ) -> Outcome:
     """Run workers to their end. When this returns, no process that they started is left.
 
@@ -105,8 +109,9 @@ def supervise(
         signals: Entered already; its stop signals are forwarded, a second one kills.
         grace_seconds: Between telling workers to stop and killing them.
         on_started: Called once all of them run.
+        watchdog: Says when one of them hangs; the rest is then told to stop.
     """
-    supervision = _Supervision(console, signals, grace_seconds)
+    supervision = _Supervision(console, signals, grace_seconds, watchdog)
     try:
         for worker in workers:
             supervision.start(worker)
@@ -118,10 +123,18 @@ def supervise(
 
 
 class _Supervision:
-    def __init__(self, console: Console, signals: Signals, grace_seconds: float) -> None:
+    def __init__(
+        self,
+        console: Console,
+        signals: Signals,
+        grace_seconds: float,
+        watchdog: Watchdog | None,
+    ) -> None:
         self._console = console
         self._signals = signals
         self._grace_seconds = grace_seconds
+        self._watchdog = watchdog
+        self._stall: Stall | None = None
         self._running: dict[int, _Running] = {}
         self._ended: list[tuple[_Running, int, float, bool]] = []
         self._deadline: float | None = None
@@ -152,8 +165,9 @@ class _Supervision:
     def wait(self) -> None:
         """Return when every worker has ended."""
         while self._running:
-            self._signals.wait(self._seconds_left())
+            self._signals.wait(self._next_look())
             self._collect()
+            self._watch()
             self._obey()
             if self._seconds_left() == 0:
                 self._send(signal.SIGKILL)
@@ -174,7 +188,7 @@ class _Supervision:
             Exit(running.worker, returncode, at, told, running.pump.tail)
             for running, returncode, at, told in self._ended
         )
-        return Outcome(exits, self._signal, self._signal_time)
+        return Outcome(exits, self._signal, self._signal_time, self._stall)
 
     def _collect(self) -> None:
         for pid, returncode in reaped():
@@ -185,10 +199,14 @@ class _Supervision:
             told = self._deadline is not None
             self._ended.append((running, returncode, time.time(), told))
 
+    def _watch(self) -> None:
+        if self._watchdog is not None and self._deadline is None:
+            self._stall = self._watchdog.stall(self._signals.wait)
+
     def _obey(self) -> None:
         """Stop the rest after a failure or a signal; a second signal ends the grace."""
         received = self._signals.received
-        failed = any(returncode != 0 for _, returncode, _, _ in self._ended)
+        failed = any(returncode != 0 for _, returncode, _, _ in self._ended) or self._stall
         if self._deadline is None and (received or failed):
             if received:
                 self._signal, self._signal_time = received[0], time.time()
@@ -203,6 +221,11 @@ class _Supervision:
         for pid in self._running:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
+
+    def _next_look(self) -> float | None:
+        if self._watchdog is not None and self._deadline is None:
+            return self._watchdog.poll_seconds
+        return self._seconds_left()
 
     def _seconds_left(self) -> float | None:
         """Seconds of grace left; None if nothing is to be done when time passes."""

@@ -196,6 +196,7 @@ def _worker(
         flags.JOB_NAME: site.contract.job_name,
         flags.REPORT_DIR: str(site.report_dir),
         flags.ERROR_FILE: str(error),
+        flags.PROGRESS_DIR: str(site.scratch),
     }
     if site.host_index is not None:
         settings |= {flags.TOPOLOGY: site.topology.to_json()}

@@ -26,7 +26,7 @@ from torch.distributed.rendezvous import rendezvous as torch_rendezvous
 from trcomp import flags
 from trcomp.env import gpus, variables
 from trcomp.errors import DeviceError
-from trcomp.runtime import own_rank
+from trcomp.runtime import heartbeat, own_rank
 
 _HEARTBEAT_SECONDS = 20
 """A rank that is silent so long is dead: its peers end instead of waiting in a collective."""
@@ -184,6 +184,7 @@ def _await_peers(store: Any) -> None:
     ever, one here and one in a collective.
     """
     store.key_value_set_bytes(f"trcomp/ended/{rank()}", b"1")
+    heartbeat.note_end()
     told = False
     for peer in range(world_size()):
         while not _has_ended(store, peer):

@@ -13,6 +13,7 @@ import jax
 from jax._src.distributed import global_state
 
 from trcomp.errors import DeviceError, PeerLostError
+from trcomp.runtime import heartbeat
 from trcomp.runtime.distributed import rank, world_size
 from trcomp.runtime.graph import Collective
 from trcomp.runtime.reductions import own_group
@@ -55,6 +56,7 @@ def check_alike(collectives: Sequence[Collective], *, is_new: bool) -> None:
         group = everyone if groups is None else own_group(groups, rank())
         name = ",".join(map(str, group))
         _numbers[name] += 1
+        heartbeat.note_collective(f"{text}, number {_numbers[name]} of ranks {name}")
         if _numbers[name] <= _COMPARED or is_new:
             place = f"trcomp/collectives/{name}/{_numbers[name]}"
             store.key_value_set(f"{place}/{rank()}", text)

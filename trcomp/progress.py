@@ -1,0 +1,61 @@
+"""The file in which a rank says how far it has come, and the one for its stacks.
+
+PROGRESS_DIR/rank-N.progress   written by the rank when it has come further
+PROGRESS_DIR/rank-N.stacks     written by it when it gets STACKS_SIGNAL, whatever it is stuck in
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+STACKS_SIGNAL = signal.SIGUSR1
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a rank has come.
+
+    Attributes:
+        rank: The rank.
+        pid: Its process.
+        steps: Step barriers so far.
+        since: When it last did something, by `time.monotonic`: one clock for all of a host.
+        collectives: What it has begun to do with other ranks: who has begun less is waited for.
+        collective: The last of it, empty if nothing yet.
+        ended: Its script is done; it waits for the other ranks.
+    """
+
+    rank: int
+    pid: int
+    steps: int
+    since: float
+    collectives: int = 0
+    collective: str = ""
+    ended: bool = False
+
+
+def write(directory: Path, progress: Progress) -> None:
+    """Replace a rank's file in one step. A full disk is no reason to stop training."""
+    draft = directory / f".rank-{progress.rank}.{progress.pid}"
+    with contextlib.suppress(OSError):
+        draft.write_text(json.dumps(asdict(progress)), encoding="utf-8")
+        os.replace(draft, directory / f"rank-{progress.rank}.progress")
+
+
+def read(directory: Path) -> list[Progress]:
+    """What the ranks of a host wrote, in order of rank."""
+    found = []
+    for path in directory.glob("rank-*.progress"):
+        with contextlib.suppress(OSError, ValueError, TypeError):
+            found.append(Progress(**json.loads(path.read_text(encoding="utf-8"))))
+    return sorted(found, key=lambda progress: progress.rank)
+
+
+def stacks_file(directory: Path, rank: int) -> Path:
+    """Where a rank's stacks go."""
+    return directory / f"rank-{rank}.stacks"
