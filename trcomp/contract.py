@@ -189,8 +189,9 @@ def base_dir(environ: Mapping[str, str]) -> Path:
 def write(root: Path, contract: Contract) -> None:
     """Write the whole tree of one host; existing files of the same name are replaced."""
     paths = Paths(root)
-    directories = [paths.config, paths.input / "data", paths.code, paths.model, paths.checkpoints]
+    directories = [paths.config, paths.input / "data", paths.code, paths.model]
     directories += [paths.output_data, paths.intermediate]
+    directories += [paths.checkpoints] if contract.checkpoints is not None else []
     directories += [paths.data(channel.name) for channel in contract.channels]
     for directory in directories:
         directory.mkdir(parents=True, exist_ok=True)

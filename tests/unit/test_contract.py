@@ -144,8 +144,11 @@ def test_the_files_are_those_of_sagemaker(tmp_path: Path) -> None:
     channels = json.loads((config / "inputdataconfig.json").read_text())
     assert channels["training"]["TrainingInputMode"] == "File"
     assert not (config / "checkpointconfig.json").exists()
-    for place in ("input/data/training", "model", "output/data", "code", "checkpoints"):
+    for place in ("input/data/training", "model", "output/data", "code"):
         assert (tmp_path / place).is_dir()
+    assert not (tmp_path / "checkpoints").exists()
+    contracts.write(tmp_path, make(checkpoints=Checkpoints()))
+    assert (tmp_path / "checkpoints").is_dir()
 
 
 def test_no_compiler_config_leaves_its_hyperparameter_out(tmp_path: Path) -> None:
