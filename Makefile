@@ -6,7 +6,7 @@ PEER_TORCH ?= torch==2.9.1
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: install demo check test quick long interop opinfo bench peers docs clean
+.PHONY: install demo check test quick long docker interop opinfo bench peers docs clean
 
 install: $(STAMP)
 
@@ -40,6 +40,12 @@ long: $(STAMP)
 
 quick: $(STAMP)
 	$(BIN)/pytest -m "not slow and not long and not e2e"
+
+# Jobs in containers on a real engine: one that answers already, or one that is started for it.
+docker: $(STAMP)
+	@host=$$(tests/docker/engine.sh start build/engine) || exit; \
+	DOCKER_HOST=$$host DOCKER_TESTS=required $(BIN)/pytest tests/docker; code=$$?; \
+	tests/docker/engine.sh stop build/engine; exit $$code
 
 # What holds between trcomp and SageMaker's SDKs, each in an environment of its own.
 interop: build/interop/v2/.installed build/interop/v3/.installed

@@ -30,7 +30,10 @@ start() {
         command -v dockerd >/dev/null || DEBIAN_FRONTEND=noninteractive install
         # Left behind by an engine that was killed, they would keep the next one from starting.
         running || rm -f "$pidfile" "$directory/exec/containerd/containerd.pid"
-        setsid nohup dockerd --host "unix://$socket" --pidfile "$pidfile" --data-root "$directory/data" \
+        # Within a container or a tunnel, packets of the usual size may not get out.
+        device=$(awk '$2 == "00000000" { print $1; exit }' /proc/net/route)
+        mtu=$(cat "/sys/class/net/${device:-lo}/mtu")
+        setsid nohup dockerd --mtu "$((mtu < 1500 ? mtu : 1500))" --host "unix://$socket" --pidfile "$pidfile" --data-root "$directory/data" \
             --exec-root "$directory/exec" >"$directory/dockerd.log" 2>&1 </dev/null &
         for _ in $(seq 300); do
             answers "$socket" && break

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import tarfile
@@ -284,21 +285,31 @@ def test_what_is_passed_on_reaches_the_script_and_no_file(
     assert [path for path in files if secret.encode() in path.read_bytes()] == []
 
 
-def test_an_isolated_job_reaches_its_hosts_and_nothing_else(place: Place) -> None:
+@pytest.mark.parametrize("isolated", [False, True])
+def test_an_isolated_job_reaches_its_hosts_and_nothing_else(place: Place, isolated: bool) -> None:
     script = """
-        import os, socket, time
+        import os, socket, sys
         other = {"algo-1": "algo-2", "algo-2": "algo-1"}[os.environ["SM_CURRENT_HOST"]]
         print("found", socket.gethostbyname(other) != "127.0.0.1")
         try:
-            socket.create_connection(("192.0.2.1", 80), timeout=5)
+            socket.create_connection(("outside", int(sys.argv[2])), timeout=5)
+            print("reached")
         except OSError as error:
-            print("unreached", error.errno)
+            print("not reached:", error)
     """
-    job = place.started(script, instance_count=2, enable_network_isolation=True)
-    job.wait(timeout=120)
+    with socket.create_server(("0.0.0.0", 0)) as server:
+        job = place.started(
+            script,
+            instance_count=2,
+            enable_network_isolation=isolated,
+            extra_hosts={"outside": "host-gateway"},
+            hyperparameters={"port": server.getsockname()[1]},
+        )
+        job.wait(timeout=120)
     lines = list(job.logs())
     assert sum("found True" in line for line in lines) == 2
-    assert sum("unreached 101" in line for line in lines) == 2
+    assert sum(line.endswith("] reached") for line in lines) == (0 if isolated else 2)
+    assert sum("not reached" in line for line in lines) == (2 if isolated else 0)
 
 
 def test_an_image_without_python_is_told_so(place: Place) -> None:

@@ -27,8 +27,12 @@ _CACHE = f"{OWN}/cache"
 _LOGS = f"{OWN}/logs"
 _ALL = "all"
 _SHM = "8g"
-_CLIENTS = {flags.HOME.name, flags.PROFILE.name, flags.PRICES.name, flags.CACHE.name}
-"""Flags that mean something only to whoever starts a job, or name a place of this machine."""
+_LIMITS = ("shm_size", "memory", "cpus", "ulimits")
+_PASSED = (
+    *(flags.BUCKET_MB, flags.CHECK, flags.COMPILE_MODELS, flags.EAGER, flags.GRACE_SECONDS),
+    *(flags.MAX_PENDING, flags.PREFETCH, flags.STEPS),
+)
+"""Flags of the runtime; others are for whoever starts a job, name places, or hold a password."""
 
 
 class Mount(Frozen):
@@ -89,8 +93,8 @@ class DockerPlan(LocalPlan):
         own.append(f"user       {self.user or 'of the image'}")
         own.append(f"network    {self.network}{', which leads nowhere else' * self.internal}")
         own += [f"network    {self.joined}"] if self.joined else []
-        limits = self.limits.model_dump(exclude_none=True, exclude_defaults=True)
-        own += [f"limit      {name} {value}" for name, value in limits.items()]
+        given: dict[str, Any] = {"shm_size": _SHM, **self.spec.container}
+        own += [f"limit      {word}={given[word]}" for word in _LIMITS if word in given]
         own += [f"passed     {', '.join(self.passed)}"] if self.passed else []
         first = next(i for i, line in enumerate(lines) if line.startswith("code"))
         lines[first:first] = own
@@ -183,7 +187,7 @@ def passed_environment(passed: Iterable[str], environ: Mapping[str, str]) -> dic
         passed: Patterns of the names that the job asks for.
         environ: The submitter's environment.
     """
-    own = {flag.name for flag in flags.ALL if flag not in flags.JOB_ONLY} - _CLIENTS
+    own = {flag.name for flag in _PASSED}
     patterns = [re.compile(fnmatch.translate(pattern)) for pattern in passed]
     return {
         name: value
