@@ -63,7 +63,9 @@ def _commands(group: click.Group, before: str = "") -> Iterator[tuple[str, click
 
 def _argument(argument: click.Argument) -> str:
     name = argument.metavar or (argument.name or "").upper()
-    return name if argument.required else f"[-- {name}...]"
+    if argument.required:
+        return name
+    return f"[{name}]" if argument.nargs == 1 else f"[-- {name}...]"
 
 
 def _option_row(option: click.Option) -> str:

@@ -82,6 +82,7 @@ def _calls() -> Iterator[str]:
         "objects": "what lies under `--output-path`",
         "code": "`trcomp/code/` under `--output-path`",
         "log": "SageMaker's log of training jobs",
+        "image": "the repository `trcomp`, for a job without `image_uri`",
     }
     for call, (action, where) in iam.CALLS.items():
         yield f"| `{call}` | `{action}` | {places[where]} |"

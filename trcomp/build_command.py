@@ -9,11 +9,13 @@ from pathlib import Path
 
 import click
 
+from trcomp.backends import ecr
 from trcomp.errors import Problem, SpecError
 from trcomp.images import engine
 from trcomp.images.build import build as build_image
 from trcomp.images.build import configured, find, parsed
 from trcomp.images.context import Recipe, arguments
+from trcomp.images.push import push as push_image
 from trcomp.json_output import json_option, print_json
 
 
@@ -71,6 +73,38 @@ def build(
         print_json({"image": image, "built": found is None})
         return
     click.echo(image)
+
+
+@click.command()
+@click.argument("image", required=False)
+@click.option("--to", metavar="NAME", help="REGISTRY/REPOSITORY:TAG; default: Amazon ECR.")
+@click.option("--region", help="Of Amazon ECR; default: as boto3 is configured.")
+@click.option("--gpu/--cpu", default=True, help="Without IMAGE: as of `trcomp build`.")
+@json_option
+def push(image: str | None, to: str | None, region: str | None, gpu: bool, as_json: bool) -> None:
+    """Push IMAGE to a registry; without it trcomp's own, built if need be. Print its name there.
+
+    A repository of Amazon ECR that is not there is created, and scans what is pushed.
+    """
+    recipe = Recipe(gpu, args=configured())
+    to = to or ecr.own(image or recipe.image, region).uri
+    target = ecr.parsed(to)
+    # A name of trcomp's own says what is in the image: where it is, there is nothing to do.
+    done = image is None and target is not None and ecr.exists(target)
+    name = to if done else _pushed(image, recipe, to, target)
+    if as_json:
+        print_json({"image_uri": to, "pinned": None if done else name, "pushed": not done})
+        return
+    click.echo(to)
+
+
+def _pushed(image: str | None, recipe: Recipe, to: str, target: ecr.Image | None) -> str:
+    """Push an image; gives the name by which exactly it is pulled."""
+    if target is not None:
+        return ecr.push(image or recipe, target, _progress)
+    with closing(engine.connect()) as client:
+        local = image or find(client, recipe) or build_image(client, recipe, _progress)
+        return push_image(client, local, to, _progress)
 
 
 def _recipe(

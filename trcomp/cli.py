@@ -19,7 +19,7 @@ from click.shell_completion import CompletionItem, get_completion_class
 from trcomp import backends, bench, defaults
 from trcomp._version import __version__
 from trcomp.backends.base import masked
-from trcomp.build_command import build
+from trcomp.build_command import build, push
 from trcomp.doctor_command import examine_machine
 from trcomp.env_command import env
 from trcomp.errors import JobError, SpecError, TrcompError
@@ -276,6 +276,7 @@ def report(job: str, as_json: bool) -> None:
 
 
 cli.add_command(build)
+cli.add_command(push)
 cli.add_command(env)
 cli.add_command(iam_policy)
 

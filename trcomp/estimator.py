@@ -270,7 +270,7 @@ class Estimator:
             raise
 
     def training_image_uri(self) -> str | None:
-        """The image of a job in SageMaker: image_uri, or the frozen one that versions choose."""
+        """The image of a job in SageMaker: image_uri, a frozen one by versions, or trcomp's own."""
         with sessions.through(self._session):
             return chosen_image(self.to_spec())
 

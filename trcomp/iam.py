@@ -34,11 +34,27 @@ CALLS = {
     "PutObject": ("s3:PutObject", "code"),
     "DescribeLogStreams": ("logs:DescribeLogStreams", "log"),
     "GetLogEvents": ("logs:GetLogEvents", "log"),
+    "DescribeImages": ("ecr:DescribeImages", "image"),
 }
 """Every call that trcomp makes where jobs are started: the action that it needs, and on what."""
 
 BESIDE = (("sagemaker:AddTags", "jobs"), ("iam:PassRole", "role"))
 """What creating a job needs beside: for its tags, and to hand over its role."""
+
+PUSH_CALLS = {
+    "GetAuthorizationToken": ("ecr:GetAuthorizationToken", "all"),
+    "DescribeImages": ("ecr:DescribeImages", "image"),
+    "DescribeRepositories": ("ecr:DescribeRepositories", "image"),
+    "CreateRepository": ("ecr:CreateRepository", "image"),
+    "PutLifecyclePolicy": ("ecr:PutLifecyclePolicy", "image"),
+}
+"""Every call that trcomp makes where an image is pushed; the engine itself makes `_UPLOAD`."""
+_UPLOAD = (
+    *("BatchCheckLayerAvailability", "CompleteLayerUpload", "InitiateLayerUpload", "PutImage"),
+    "UploadLayerPart",
+)
+_OWN_REPOSITORY = "trcomp"
+"""Where the image lies that jobs without image_uri run in."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +68,7 @@ class Scope:
         code_location: Where code goes instead.
         reads: Places in S3 that jobs read.
         writes: Places in S3 that jobs write beside output_path, such as checkpoints.
-        image_uri: The image, if it is in Amazon ECR.
+        image_uri: The image; None: trcomp's own, in the account's repository of that name.
         kms_key: ARN of the key that encrypts code and results.
         vpc: Whether jobs run in subnets.
 
@@ -113,11 +129,13 @@ def caller_policy(scope: Scope) -> Policy:
         "objects": [_objects(scope, output), *_elsewhere(scope, code)],
         "code": [_objects(scope, code)],
         "log": _log(scope),
+        # Only whether trcomp's own image is there is looked up.
+        "image": [] if scope.image_uri else _repository(scope),
     }
     needed: dict[str, list[str]] = {where: [] for where in resources}
     for action, where in (*CALLS.values(), *BESIDE):
         needed[where].append(action)
-    statements = [_allow(needed[where], resources[where]) for where in resources]
+    statements = [_allow(needed[at], found) for at, found in resources.items() if found]
     for statement in statements:
         if statement["Action"] == ["iam:PassRole"]:
             to = {"iam:PassedToService": "sagemaker.amazonaws.com"}
@@ -163,6 +181,14 @@ def job_policy(scope: Scope) -> Policy:
     return _policy(statements)
 
 
+def push_policy(scope: Scope) -> Policy:
+    """What whoever pushes the image to Amazon ECR needs; the repository is created once."""
+    actions = [action for action, where in PUSH_CALLS.values() if where == "image"]
+    actions += [f"ecr:{name}" for name in _UPLOAD]
+    sign_in = _allow(["ecr:GetAuthorizationToken"], ["*"])
+    return _policy([sign_in, _allow(actions, _repository(scope))])
+
+
 def trust_policy(scope: Scope) -> Policy:
     """Who may act as the role: SageMaker, for jobs of this account."""
     statement = {
@@ -174,19 +200,33 @@ def trust_policy(scope: Scope) -> Policy:
     return _policy([statement])
 
 
-POLICIES = {"caller": caller_policy, "job": job_policy, "trust": trust_policy}
+POLICIES = {
+    "caller": caller_policy,
+    "job": job_policy,
+    "trust": trust_policy,
+    "push": push_policy,
+}
 """By what they are for."""
 
 
 def _image_statements(scope: Scope) -> Iterator[Policy]:
-    match = _REPOSITORY.fullmatch(scope.image_uri or "")
-    if match is None:
+    repository = _repository(scope)
+    if not repository:
         return
-    account, region, name = match.groups()
-    arn = f"arn:{scope.partition}:ecr:{region}:{account}:repository/{name}"
     yield _allow(["ecr:GetAuthorizationToken"], ["*"])
     layers = ("BatchCheckLayerAvailability", "BatchGetImage", "GetDownloadUrlForLayer")
-    yield _allow([f"ecr:{name}" for name in layers], [arn])
+    yield _allow([f"ecr:{name}" for name in layers], repository)
+
+
+def _repository(scope: Scope) -> list[str]:
+    """The image's repository in Amazon ECR; none if the image is elsewhere."""
+    match = _REPOSITORY.fullmatch(scope.image_uri or "")
+    if match is None and scope.image_uri is not None:
+        return []
+    account, region, name = (
+        match.groups() if match else (scope.account, scope.region, _OWN_REPOSITORY)
+    )
+    return [f"arn:{scope.partition}:ecr:{region}:{account}:repository/{name}"]
 
 
 def _elsewhere(scope: Scope, code: s3.Place) -> list[str]:

@@ -20,7 +20,7 @@ from trcomp.errors import Problem, SpecError
     type=click.Choice(list(iam.POLICIES)),
     default="caller",
     show_default=True,
-    help="Who starts and watches jobs, the job's role, or who may act as that role.",
+    help="Who starts and watches jobs, the job's role, who may act as it, or who pushes images.",
 )
 @click.option("--region", help="Where jobs run; default: as boto3 is configured.")
 @click.option(
@@ -29,7 +29,7 @@ from trcomp.errors import Problem, SpecError
 @click.option("--code-location", help="Where code goes instead.")
 @click.option("--read", "reads", multiple=True, help="s3:// that jobs read; repeatable.")
 @click.option("--write", "writes", multiple=True, help="s3:// for checkpoints; repeatable.")
-@click.option("--image-uri", help="The image, if it is in Amazon ECR.")
+@click.option("--image-uri", help="The image; default: trcomp's own in the account.")
 @click.option("--kms-key", help="ARN of the key that encrypts code and results.")
 @click.option("--vpc", is_flag=True, help="Jobs run in subnets.")
 def iam_policy(

@@ -107,6 +107,7 @@ def test_commands_and_their_options() -> None:
             *("reads", "writes", "image_uri", "kms_key", "vpc"),
         },
         "report": {"job", "as_json"},
+        "push": {"image", "to", "region", "gpu", "as_json"},
         "build": {
             *("gpu", "base_image", "extends", "requirements", "build_args"),
             *("rebuild", "context_file", "as_json"),

@@ -57,9 +57,21 @@ def test_a_job_may_read_its_data_and_write_its_results() -> None:
     assert allowed(policy, "ecr:BatchGetImage") == [repository]
     for action in ("kms:GenerateDataKey", "ec2:CreateNetworkInterface", "logs:PutLogEvents"):
         assert allowed(policy, action), action
-    plain = json.dumps(iam.job_policy(scope()))
+    plain = json.dumps(iam.job_policy(scope(image_uri="elsewhere.example/trcomp:1")))
     for service in ("kms:", "ec2:", "ecr:", "sagemaker:"):
         assert service not in plain
+
+
+def test_trcomps_own_image_is_looked_up_pulled_and_pushed() -> None:
+    own = "arn:aws:ecr:us-east-1:123456789012:repository/trcomp"
+    assert allowed(iam.caller_policy(scope()), "ecr:DescribeImages") == [own]
+    assert allowed(iam.job_policy(scope()), "ecr:BatchGetImage") == [own]
+    given = scope(image_uri="123456789012.dkr.ecr.eu-west-1.amazonaws.com/team/it:1")
+    assert allowed(iam.caller_policy(given), "ecr:DescribeImages") == []
+    team = "arn:aws:ecr:eu-west-1:123456789012:repository/team/it"
+    for action in ("ecr:CreateRepository", "ecr:PutImage", "ecr:UploadLayerPart"):
+        assert allowed(iam.push_policy(given), action) == [team], action
+    assert allowed(iam.push_policy(given), "ecr:GetAuthorizationToken") == ["*"]
 
 
 def test_code_may_go_elsewhere() -> None:

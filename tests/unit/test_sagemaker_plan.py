@@ -15,6 +15,7 @@ from trcomp.backends.sagemaker_fields import FIELDS
 from trcomp.backends.sagemaker_plan import SageMakerPlan
 from trcomp.backends.sagemaker_request import SHAPE
 from trcomp.cli import main
+from trcomp.images.context import Recipe
 from trcomp.inputs import TrainingInput
 from trcomp.managed import NAMES
 
@@ -340,7 +341,6 @@ def test_a_script_that_spawns_in_a_frozen_image_finds_xrts_variables(code: Path)
             {"framework_version": "1.13", "arguments": ["data", "--api-key=s3cret"]},
             "arguments: got \"data '--api-key=***'\"; a frozen image knows hyperparameters alone",
         ),
-        ({"framework_version": "1.13", "compiler_config": None}, "image_uri: got None"),
     ],
 )
 def test_what_no_frozen_image_can_do(words: dict[str, Any], problem: str, code: Path) -> None:
@@ -356,6 +356,32 @@ def test_a_frozen_image_is_not_in_every_region(code: Path, monkeypatch: pytest.M
     assert uri == "772153158452.dkr.ecr.ap-south-2.amazonaws.com/pytorch-trcomp-training:" + (
         "1.12.0-gpu-py38"
     )
+
+
+def test_without_an_image_a_job_runs_in_trcomps_own(
+    code: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for kind, gpu in {"ml.p4d.24xlarge": True, "ml.m5.large": False}.items():
+        chosen = estimator(code, image_uri=None, instance_type=kind)
+        uri = f"123456789012.dkr.ecr.us-east-1.amazonaws.com/{Recipe(gpu).image}"
+        assert chosen.training_image_uri() == uri
+        plan = chosen.plan()
+        assert json.loads(plan.to_json())["request"]["AlgorithmSpecification"] == {
+            "TrainingImage": uri,
+            "TrainingInputMode": "File",
+        }
+        command = f"trcomp push{'' if gpu else ' --cpu'} --region us-east-1"
+        assert f"image      trcomp's own; `{command}` brings it there" in plan.to_text()
+        assert command in json.loads(plan.to_json())["own_image"]
+    monkeypatch.setenv("TRCOMP_PUSH", "1")
+    assert "submit builds and pushes it if it is not there" in plan.to_text()
+    # Another base is another image.
+    monkeypatch.setenv("TRCOMP_BUILD_ARGS", "BASE_IMAGE=other")
+    assert chosen.training_image_uri() != uri
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "cn-north-1")
+    assert ".dkr.ecr.cn-north-1.amazonaws.com.cn/trcomp:" in str(chosen.training_image_uri())
+    assert "own_image" in plan_of(code).to_dict()
+    assert plan_of(code).to_dict()["own_image"] is None
 
 
 def test_code_in_s3_is_taken_as_it_is(code: Path) -> None:
@@ -457,7 +483,6 @@ def test_everything_that_sagemaker_would_refuse_is_told_at_once(code: Path) -> N
     text = problems_of(
         code,
         role="Trainer",
-        image_uri=None,
         output_path=code,
         checkpoint_local_path="/opt/ml/checkpoints",
         volume_size=-1,
@@ -470,11 +495,10 @@ def test_everything_that_sagemaker_would_refuse_is_told_at_once(code: Path) -> N
         compiler_config=TrainingCompilerConfig(cache="here"),
         environment={"TRAINING_JOB_NAME": "x"},
     )
-    assert "13 problems" in text
+    assert "12 problems" in text
     for part in (
         "role: got 'Trainer'; SageMaker needs the ARN",
         "aws iam get-role --role-name Trainer",
-        "image_uri: got None; a container image",
         "SageMaker needs s3://bucket/prefix.",
         "checkpoint_s3_uri: got None; SageMaker needs it.",
         "volume_size: got -1",
@@ -581,4 +605,4 @@ def test_the_command_line_plans_for_sagemaker(
     assert request["HyperParameters"]["lr"] == '"0.1"'
     assert main(["plan", str(code / "train.py"), "--instance-type", "ml.m5.large"]) == 64
     error = capsys.readouterr().err
-    assert re.search(r"2 problems.*role.*image_uri", error, re.DOTALL)
+    assert re.search(r"1 problem\..*role: got None", error, re.DOTALL)

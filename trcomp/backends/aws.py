@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from trcomp._version import __version__
 from trcomp.backends import sessions
 from trcomp.errors import BackendUnavailableError
-from trcomp.iam import CALLS
+from trcomp.iam import CALLS, PUSH_CALLS
 
 T = TypeVar("T")
 
@@ -28,14 +28,18 @@ _NO_REGION = "Set AWS_DEFAULT_REGION, or a region in AWS's configuration."
 _WHO = re.compile(r"(arn:\S+) is not authorized to perform: (\S+)(?: on resource: (\S+))?")
 
 
-def client(service: str) -> Any:
+def client(service: str, region: str | None = None) -> Any:
     """The client of a service, as the environment says now.
+
+    Args:
+        service: By boto3's name.
+        region: In place of the environment's.
 
     Raises:
         BackendUnavailableError: There is no region, or no such profile.
     """
     with told("reach AWS"):
-        return _client(service, tuple(sorted(_configuration())), sessions.given())
+        return _client(service, region, tuple(sorted(_configuration())), sessions.given())
 
 
 def code_of(error: Exception) -> str:
@@ -110,7 +114,8 @@ def _refusal(error: Any, purpose: str, hint: str | None) -> BackendUnavailableEr
     if code in _DENIED:
         who = _WHO.search(text)
         # S3 does not say which action it denies to whom.
-        action, _ = CALLS.get(error.operation_name, (error.operation_name, ""))
+        calls = CALLS | PUSH_CALLS
+        action, _ = calls.get(error.operation_name, (error.operation_name, ""))
         actor, action = who.group(1, 2) if who else (_caller(), action)
         place = f" on {who[3]}" if who and who[3] else ""
         return BackendUnavailableError(message, f"Allow {actor} the action {action}{place} in IAM.")
@@ -137,7 +142,9 @@ def _configuration() -> Iterator[tuple[str, str]]:
 
 
 @lru_cache(maxsize=8)
-def _client(service: str, configuration: tuple[tuple[str, str], ...], session: Any) -> Any:
+def _client(
+    service: str, region: str | None, configuration: tuple[tuple[str, str], ...], session: Any
+) -> Any:
     # A client takes a tenth of a second to make. Another configuration is another client.
     import boto3
     from botocore.config import Config
@@ -150,4 +157,4 @@ def _client(service: str, configuration: tuple[tuple[str, str], ...], session: A
         retries={"mode": "adaptive", "total_max_attempts": 8},
         user_agent_extra=f"trcomp/{__version__}",
     )
-    return (session or boto3.session.Session()).client(service, config=config)
+    return (session or boto3.session.Session()).client(service, region_name=region, config=config)

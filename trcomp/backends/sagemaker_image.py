@@ -1,4 +1,4 @@
-"""The image of a job in SageMaker: the user's, or one of the Training Compiler's frozen ones."""
+"""The image of a job in SageMaker: the user's, a frozen one of the Training Compiler, our own."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import shlex
 import warnings
 from collections.abc import Iterator
 
+from trcomp.backends import ecr, own_image
 from trcomp.backends.base import masked_arguments
 from trcomp.backends.region import region as current_region
 from trcomp.backends.sagemaker_fields import word
@@ -35,12 +36,24 @@ def image_note(spec: JobSpec) -> str | None:
 
 
 def image(spec: JobSpec, region: str | None) -> str | None:
-    """The image: the user's, or the frozen one that versions choose, or None."""
-    given, versions = spec.managed.get("image_uri"), _versions(spec)
-    if given or spec.compiler_config is None or not versions:
+    """The image: the user's, the frozen one that versions choose, or trcomp's own.
+
+    None if an algorithm brings it, if the job runs on this machine, or if versions choose none.
+    """
+    given = spec.managed.get("image_uri")
+    if given or spec.managed.get("algorithm_arn"):
         return given
-    chosen = frozen.of_versions(versions)
-    return None if chosen is None else chosen.uri(region)
+    if _versions(spec) and spec.compiler_config is not None:
+        chosen = frozen.of_versions(_versions(spec))
+        return None if chosen is None else chosen.uri(region)
+    return None if spec.instance_type in LOCAL_TYPES else own_image.place(spec, region).uri
+
+
+def own(spec: JobSpec, region: str | None) -> ecr.Image | None:
+    """Where trcomp's own image is, if the job runs in it."""
+    place = own_image.place(spec, region)
+    chosen = spec.managed.get("image_uri") is None and image(spec, region) == place.uri
+    return place if chosen else None
 
 
 def frozen_image(spec: JobSpec, region: str | None) -> frozen.FrozenImage | None:
@@ -51,14 +64,10 @@ def frozen_image(spec: JobSpec, region: str | None) -> frozen.FrozenImage | None
 def image_problems(spec: JobSpec, region: str | None) -> Iterator[Problem]:
     """What is wrong with the image, or with a job in a frozen one."""
     chosen, algorithm = image(spec, region), spec.managed.get("algorithm_arn")
-    versions = _versions(spec)
     if chosen and algorithm:
         yield Problem("algorithm_arn", algorithm, "it has an image; leave out one of the two.")
-    elif not chosen and not algorithm and versions and spec.compiler_config is not None:
-        yield frozen.problem(versions, region)
     elif not chosen and not algorithm:
-        allowed = "a container image with trcomp in it is needed: see docs/sagemaker.md."
-        yield Problem("image_uri", None, allowed)
+        yield frozen.problem(_versions(spec), region)
     old = frozen_image(spec, region)
     if old is None:
         return

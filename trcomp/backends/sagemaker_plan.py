@@ -10,11 +10,12 @@ from typing import Any
 from trcomp import limits
 from trcomp.backends import bundle, sagemaker_cost, source
 from trcomp.backends.base import Plan, masked, masked_arguments, shown_script
+from trcomp.backends.own_image import account
+from trcomp.backends.own_image import note as own_note
 from trcomp.backends.region import region
-from trcomp.backends.sagemaker_image import frozen_image
+from trcomp.backends.sagemaker_image import frozen_image, own
 from trcomp.backends.sagemaker_request import (
     Site,
-    account,
     code_uri,
     problems_of,
     request,
@@ -47,6 +48,12 @@ class SageMakerPlan(Plan):
         return account(self.spec) or ""
 
     @property
+    def own_image(self) -> str | None:
+        """How trcomp's own image comes to be there, None for a job in another image."""
+        place = own(self.spec, self.region)
+        return None if place is None else own_note(self.spec, place)
+
+    @property
     def results(self) -> str:
         """Where results will be."""
         return f"{self.request['OutputDataConfig']['S3OutputPath']}/{self.job_name}/output"
@@ -55,6 +62,7 @@ class SageMakerPlan(Plan):
         """The plan as JSON values, secrets masked."""
         values: dict[str, Any] = self.model_dump(mode="json", exclude={"spec", "request"})
         values |= {"request": self._shown_request(), "hosts": list(self._hosts())}
+        values["own_image"] = self.own_image
         return values | sagemaker_cost.to_dict(self.request, self.region)
 
     def to_text(self) -> str:
@@ -70,6 +78,7 @@ class SageMakerPlan(Plan):
             *self.file_lines(),
             *([] if spec.source_uri else [f"sent to    {self.code_uri}"]),
             *([] if old is None else [f"image      {old}: {frozen.NOTE}"]),
+            *([] if self.own_image is None else [f"image      {self.own_image}"]),
             "request    CreateTrainingJob",
             *(f"  {line}" for line in json.dumps(self._shown_request(), indent=2).splitlines()),
         ]

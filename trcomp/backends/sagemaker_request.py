@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -10,6 +9,7 @@ from typing import Any
 
 from trcomp import limits, s3
 from trcomp.backends import bundle
+from trcomp.backends.own_image import account
 from trcomp.backends.sagemaker_fields import DEFAULT_MAX_RUN_SECONDS, FIELDS, word
 from trcomp.backends.sagemaker_image import environment, image, image_problems
 from trcomp.backends.settings import group_problems, settings
@@ -26,7 +26,6 @@ _CODE = f"/opt/ml/input/data/{CODE_CHANNEL}"
 
 _SHOWN = 80
 """Characters of a value that is refused."""
-_ROLE = re.compile(r"arn:[^:]+:iam::(\d{12}):role/.+")
 
 
 @dataclass(frozen=True)
@@ -65,12 +64,6 @@ def results_base(spec: JobSpec, region: str | None) -> str:
     if spec.output_path is not None:
         return spec.output_path.rstrip("/")
     return f"s3://sagemaker-{region or 'REGION'}-{account(spec) or 'ACCOUNT'}"
-
-
-def account(spec: JobSpec) -> str | None:
-    """The AWS account that the job's role belongs to, and so the job; None without a sound role."""
-    match = _ROLE.fullmatch(spec.role or "")
-    return match[1] if match else None
 
 
 def code_uri(spec: JobSpec, region: str | None, digest: str) -> str:

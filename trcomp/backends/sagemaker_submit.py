@@ -9,9 +9,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from trcomp import s3
-from trcomp.backends import bundle
+from trcomp.backends import bundle, own_image
 from trcomp.backends.aws import client, code_of, told
 from trcomp.backends.base import Plan
+from trcomp.backends.sagemaker_image import own
 from trcomp.backends.sagemaker_plan import SageMakerPlan
 from trcomp.errors import BackendUnavailableError, Problem, QuotaError, SpecError
 
@@ -27,6 +28,9 @@ def submit(plan: Plan) -> None:
     if plan.region is None:
         with told(f"submit {plan.handle}"):
             client("sagemaker")  # says that no region is set
+    image = own(plan.spec, plan.region)
+    if image is not None:
+        own_image.ensure(plan.spec, image)
     if plan.spec.source_uri is None:
         upload(plan)
     with told(f"create {plan.handle}"), _refusals(plan):

@@ -159,7 +159,7 @@ def problem(versions: Mapping[str, str], region: str | None) -> Problem:
     choice = "; ".join(map(str, IMAGES))
     allowed = (
         f"these versions choose none of the Training Compiler's frozen images: {choice}. For "
-        "others give an image with trcomp in it: see docs/sagemaker.md."
+        "others leave the versions out, which is trcomp's own image, or give image_uri."
     )
     return Problem(word, ", ".join(f"{k}={v}" for k, v in versions.items()), allowed)
 

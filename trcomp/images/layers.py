@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 VENV = Path("/opt/venv")
+KEPT = Path("opt/venv/layers")
+"""Where each list lies in the image. So no layer is empty: Docker 20.10 fails on two that are."""
 LISTS = Path("/tmp/lists")
 LAYERS = Path("/tmp/layers")
 
@@ -25,9 +27,10 @@ def write_list(name: str) -> None:
 
 def move(name: str) -> None:
     """Move the files of a list into a tree of their own."""
-    layer = LAYERS / name
-    layer.mkdir(parents=True)
-    for line in (LISTS / name).read_text().splitlines():
+    layer, files = LAYERS / name, (LISTS / name).read_text()
+    (layer / KEPT).mkdir(parents=True)
+    (layer / KEPT / f"{name}.txt").write_text(files)
+    for line in files.splitlines():
         # A later step may have replaced a package by another version.
         if os.path.lexists(line):
             target = layer / line.removeprefix("/")
