@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -22,9 +23,14 @@ REQUIRED = "DOCKER_TESTS"
 _HERE = Path(__file__).parent
 
 
-class _Engine:
-    reason: str | None = None
-    skipped = 0
+_MISSING: Counter[str] = Counter()
+"""What there is not, in a sentence, and how many tests did not run for it."""
+
+
+def missing(reason: str) -> NoReturn:
+    """Skip a test, and say so at the end of the run."""
+    _MISSING[reason] += 1
+    pytest.skip(reason.partition("\n")[0])
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -34,34 +40,32 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    if _Engine.reason is not None:
-        terminalreporter.section("NO CONTAINER ENGINE", yellow=True, bold=True)
-        terminalreporter.line(f"{_Engine.skipped} tests of containers DID NOT RUN.", yellow=True)
-        terminalreporter.line(_Engine.reason)
+    if _MISSING:
+        terminalreporter.section("TESTS OF CONTAINERS DID NOT RUN", yellow=True, bold=True)
+    for reason, count in _MISSING.items():
+        terminalreporter.line(f"{count} tests: {reason}", yellow=True)
 
 
 @pytest.fixture(scope="session")
-def client() -> Iterator[Any]:
-    """A client of the engine."""
+def connection() -> Iterator[Any]:
+    """A client of the engine, or why there is none."""
     try:
-        found = connect()
+        client = connect()
     except BackendUnavailableError as error:
         if os.environ.get(REQUIRED) == "required":
             raise
-        _Engine.reason = str(error)
-        yield None
+        yield error
         return
-    yield found
-    found.close()
+    yield client
+    client.close()
 
 
 @pytest.fixture
-def engine(client: Any) -> Any:
+def engine(connection: Any) -> Any:
     """A client of the engine; the test is skipped where there is none."""
-    if client is None:
-        _Engine.skipped += 1
-        pytest.skip("no container engine; see the summary")
-    return client
+    if isinstance(connection, BackendUnavailableError):
+        missing(str(connection))
+    return connection
 
 
 @pytest.fixture

@@ -288,9 +288,14 @@ def test_what_is_passed_on_reaches_the_script_and_no_file(
 @pytest.mark.parametrize("isolated", [False, True])
 def test_an_isolated_job_reaches_its_hosts_and_nothing_else(place: Place, isolated: bool) -> None:
     script = """
-        import os, socket, sys
-        other = {"algo-1": "algo-2", "algo-2": "algo-1"}[os.environ["SM_CURRENT_HOST"]]
+        import os, pathlib, socket, sys, time
+        host = os.environ["SM_CURRENT_HOST"]
+        other = {"algo-1": "algo-2", "algo-2": "algo-1"}[host]
         print("found", socket.gethostbyname(other) != "127.0.0.1")
+        # A host that has ended is not found any more.
+        (checkpoints := pathlib.Path("/opt/ml/checkpoints")).joinpath(host).touch()
+        while not (checkpoints / other).exists():
+            time.sleep(0.01)
         try:
             socket.create_connection(("outside", int(sys.argv[2])), timeout=5)
             print("reached")
@@ -302,6 +307,7 @@ def test_an_isolated_job_reaches_its_hosts_and_nothing_else(place: Place, isolat
             script,
             instance_count=2,
             enable_network_isolation=isolated,
+            checkpoint_s3_uri=place.root / "kept",
             extra_hosts={"outside": "host-gateway"},
             hyperparameters={"port": server.getsockname()[1]},
         )
