@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Hashable
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, replace
 from functools import cache
-from operator import attrgetter
-from typing import NamedTuple
+from operator import attrgetter, lt
+from typing import Any, NamedTuple
 
 from trcomp.runtime import precision
 from trcomp.runtime.ir import Buffer, Node, Signature, Value
@@ -15,6 +15,22 @@ from trcomp.runtime.reductions import Partition
 
 Place = tuple[int, int]
 """Where an operand comes from: (position of a node, output index), or (-1, index of a leaf)."""
+
+
+class Key:
+    """What names an executable: thousands of parts, hashed once and mostly compared by identity."""
+
+    __slots__ = ("_hash", "parts")
+
+    def __init__(self, *parts: Hashable) -> None:
+        self.parts = parts
+        self._hash = hash(parts)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Key) and self.parts == other.parts)
 
 
 class Collective(NamedTuple):
@@ -48,7 +64,7 @@ class Graph:
     ints: tuple[int, ...]
     donated: tuple[int, ...]
     collective: bool
-    key: Hashable
+    key: Key
 
     def collectives(self) -> list[Collective]:
         """Its collectives in order: what must be the same on every rank of their groups."""
@@ -81,6 +97,19 @@ class Graph:
         return "\n".join(lines)
 
 
+class _Form(NamedTuple):
+    """What steps that repeat have in common: a graph without its nodes, buffers and numbers."""
+
+    graph: Graph
+    signatures: tuple[Signature, ...]
+    avals: tuple[Hashable, ...]
+
+
+_MAX_FORMS = 64
+_forms: dict[Hashable, _Form] = {}
+"""The last graphs, by what is seen at once of those that may be like them."""
+
+
 def build(values: list[Value], *, donate: bool) -> Graph:
     """The graph that computes these pending values.
 
@@ -89,11 +118,96 @@ def build(values: list[Value], *, donate: bool) -> Graph:
         donate: Whether buffers that no tensor sees any more may be overwritten; true at a step
             barrier only.
     """
+    last = values[-1].node.signature if values and values[-1].node else None
+    sight = (last, len(values), donate, precision.chosen())
+    form = _forms.get(sight)
+    graph = None if form is None else _again(form, values, donate)
+    if graph is None:
+        graph = _anew(values, donate)
+        if sight not in _forms and len(_forms) >= _MAX_FORMS:
+            del _forms[next(iter(_forms))]
+        _forms[sight] = _Form(
+            replace(graph, nodes=(), leaves=(), values=(), floats=(), ints=()),
+            tuple(node.signature for node in graph.nodes),
+            tuple(leaf.aval for leaf in graph.leaves),
+        )
+    return graph
+
+
+def _again(form: _Form, values: list[Value], donate: bool) -> Graph | None:
+    """The graph of these values if it has this form: one comparison, nothing sorted or hashed."""
+    like, signatures, avals = form
+    nodes: list[Any] = [None] * len(signatures)
+    leaves: list[Any] = [None] * len(avals)
+    for value, (position, index) in zip(values, like.roots, strict=True):
+        if value.index != index or nodes[position] not in (None, value.node):
+            return None
+        nodes[position] = value.node
+    # Each node comes before those that read it, so from the last on each is known when it is due.
+    for position in range(len(signatures) - 1, -1, -1):
+        node, places = nodes[position], like.places[position]
+        if type(node) is not Node or node.signature is not signatures[position]:
+            return None
+        if len(node.sources) != len(places):
+            return None
+        for (source, index), (place, k) in zip(node.sources, places):  # noqa: B905
+            if place < 0:
+                known, leaves[k] = leaves[k], source
+            else:
+                known, nodes[place] = nodes[place], source
+                if index != k:
+                    return None
+            if known is not None and known is not source:
+                return None
+    return _filled(form, values, nodes, leaves, donate)
+
+
+def _filled(
+    form: _Form, values: list[Value], nodes: list[Node], leaves: list[Buffer], donate: bool
+) -> Graph | None:
+    """The graph of a form with these nodes, unless they are in another order or read otherwise."""
+    in_order = all(map(lt, map(_seq, nodes), map(_seq, nodes[1:])))
+    if not in_order or len(set(leaves)) < len(leaves):
+        return None
+    if any(type(leaf) is not Buffer for leaf in leaves) or form.avals != tuple(map(_aval, leaves)):
+        return None
+    donated = _unseen(leaves) if donate else ()
+    if donated != form.graph.donated:
+        return None
+    floats, ints = _numbers(nodes)
+    return replace(
+        form.graph,
+        nodes=tuple(nodes),
+        leaves=tuple(leaves),
+        values=tuple(values),
+        floats=floats,
+        ints=ints,
+    )
+
+
+_seq = attrgetter("seq")
+_aval = attrgetter("aval")
+
+
+def _unseen(leaves: Iterable[Buffer]) -> tuple[int, ...]:
+    """Which of these buffers no tensor sees any more."""
+    return tuple(i for i, leaf in enumerate(leaves) if leaf.owner() is None)
+
+
+def _numbers(nodes: Iterable[Node]) -> tuple[tuple[float, ...], tuple[int, ...]]:
+    """The nodes' lifted numbers, floats and ints apart."""
+    floats: list[float] = []
+    ints: list[int] = []
+    for node in nodes:
+        for number in node.scalars:
+            (floats if type(number) is float else ints).append(number)  # type: ignore[arg-type]
+    return tuple(floats), tuple(ints)
+
+
+def _anew(values: list[Value], donate: bool) -> Graph:
     nodes = _reachable(values)
     position = {node: i for i, node in enumerate(nodes)}
     leaves: dict[Buffer, int] = {}
-    floats: list[float] = []
-    ints: list[int] = []
     places: list[tuple[Place, ...]] = []
     rows: list[Hashable] = []
     collective = False
@@ -107,22 +221,21 @@ def build(values: list[Value], *, donate: bool) -> Graph:
         places.append(row)
         rows.append((node.signature, row))
         collective = collective or node.signature.rule.collective
-        for number in node.scalars:
-            (floats if type(number) is float else ints).append(number)  # type: ignore[arg-type]
     roots = tuple((position[value.node], value.index) for value in values)  # type: ignore[index]
-    donated = tuple(i for leaf, i in leaves.items() if leaf.owner() is None) if donate else ()
+    donated = _unseen(leaves) if donate else ()
     avals = tuple(leaf.aval for leaf in leaves)
+    floats, ints = _numbers(nodes)
     return Graph(
         nodes=tuple(nodes),
         places=tuple(places),
         leaves=tuple(leaves),
         values=tuple(values),
         roots=roots,
-        floats=tuple(floats),
-        ints=tuple(ints),
+        floats=floats,
+        ints=ints,
         donated=donated,
         collective=collective,
-        key=(tuple(rows), roots, avals, donated, precision.chosen()),
+        key=Key(tuple(rows), roots, avals, donated, precision.chosen()),
     )
 
 
@@ -151,4 +264,4 @@ def _reachable(values: list[Value]) -> list[Node]:
         stack += [
             source for source, _ in node.sources if type(source) is Node and source not in seen
         ]
-    return sorted(seen, key=attrgetter("seq"))
+    return sorted(seen, key=_seq)

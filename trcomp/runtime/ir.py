@@ -130,9 +130,11 @@ class Buffer:
         self.global_array = global_array
         self.owner = weakref.ref(owner)
         """Dead when no tensor sees the buffer any more: then a graph may overwrite it."""
-        array = local_array if local_array is not None else global_array
-        assert array is not None
-        self.aval = (array.shape, array.dtype) if aval is None else aval
+        if aval is None:
+            array = local_array if local_array is not None else global_array
+            assert array is not None
+            aval = array.shape, array.dtype
+        self.aval = aval
 
 
 class Node:
