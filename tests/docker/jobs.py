@@ -23,6 +23,12 @@ class Place:
         self.client = client
         self.submitted: list[Job] = []
 
+    @property
+    def path(self) -> str:
+        """The image's own PATH."""
+        variables = self.client.images.get(self.image).attrs["Config"]["Env"]
+        return dict(text.split("=", 1) for text in variables)["PATH"]
+
     def estimator(self, script: str, **words: Any) -> Estimator:
         """An estimator for a script that needs no framework, unless the words say so."""
         code = self.root / "code"

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.docker.conftest import missing
 from tests.docker.jobs import Place, until
 from trcomp import Job, JobFailedError, JobStatus, JobStoppedError
 from trcomp.cli import main
@@ -334,3 +335,78 @@ def test_an_image_that_is_not_there_is_told_so(
     assert main(["run", str(script), *words]) == 69
     assert "docker pull 127.0.0.1:9/none:1" in capsys.readouterr().err
     assert not (place.root / "home").exists()
+
+
+def test_a_full_disk_is_named_and_the_job_has_failed(place: Place) -> None:
+    disk = place.root / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(disk)]
+    if subprocess.run(mount, check=False, capture_output=True).returncode:
+        missing("A small disk cannot be mounted here: a full one was not tested.")
+    script = """
+        import os
+        with open(os.path.join(os.environ["SM_MODEL_DIR"], "big"), "wb", buffering=0) as file:
+            while True:
+                file.write(bytes(4096))
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRCOMP_HOME", str(disk / "home"))
+        try:
+            job = place.started(script)
+            with pytest.raises(JobFailedError, match="No space left on device"):
+                job.wait(timeout=120)
+            record = json.loads((disk / "home/jobs/job/job.json").read_text())
+            assert record["transitions"][-1]["status"] == "Failed"
+            job.remove()
+            assert place.containers(job) == place.networks(job) == []
+        finally:
+            subprocess.run(["umount", "--lazy", str(disk)], check=True)
+
+
+TOOLKIT = """\
+#!/usr/bin/env python3
+# Does as `train` of sagemaker-training does: calls what SAGEMAKER_TRAINING_MODULE names, or its own
+# runner; an exception's errno becomes the exit code, and a failure file is not replaced.
+import importlib, os, pathlib, subprocess, sys, traceback
+code, failure = 0, pathlib.Path("/opt/ml/output/failure")
+try:
+    if os.environ.get("SAGEMAKER_TRAINING_MODULE"):
+        module, name = os.environ["SAGEMAKER_TRAINING_MODULE"].split(":")
+        getattr(importlib.import_module(module), name)()
+    else:
+        print("the toolkit's own runner", flush=True)
+        subprocess.run([sys.executable, "/opt/ml/code/train.py"], check=True)
+    pathlib.Path("/opt/ml/output/success").touch()
+except Exception as error:
+    if not failure.exists():
+        failure.write_text("Framework Error: \\n" + traceback.format_exc())
+    code = int(getattr(error, "errno", 1))
+finally:
+    sys.exit(code)
+"""
+
+
+@pytest.mark.parametrize(
+    ("ours", "code"), [(False, 0), (True, 0), (True, 5)], ids=["toolkit", "ours", "ours fails"]
+)
+def test_the_toolkits_runner_is_replaced_only_where_it_is_told_so(
+    place: Place, ours: bool, code: int
+) -> None:
+    (place.root / "bin").mkdir()
+    (place.root / "bin" / "train").write_text(TOOLKIT)
+    (place.root / "bin" / "train").chmod(0o755)
+    entry = {"SAGEMAKER_TRAINING_MODULE": "trcomp.entrypoint.training:main"}
+    job = place.started(
+        f"import os, sys; print('rank', os.environ.get('RANK')); sys.exit({code})",
+        mounts={str(place.root / "bin"): "/toolkit:ro"},
+        environment={"PATH": f"/toolkit:{place.path}"} | (entry if ours else {}),
+    )
+    if code:
+        with pytest.raises(JobFailedError, match="SystemExit: 5") as caught:
+            job.wait(timeout=120)
+        assert caught.value.exit_code == code
+        return
+    job.wait(timeout=120)
+    lines = list(job.logs())
+    assert ("the toolkit's own runner" in lines) is not ours
+    assert any("rank 0" in line if ours else "rank None" in line for line in lines)
