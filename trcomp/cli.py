@@ -18,7 +18,7 @@ from click.shell_completion import CompletionItem, get_completion_class
 
 from trcomp import backends, bench, defaults
 from trcomp._version import __version__
-from trcomp.backends.base import masked
+from trcomp.backends.base import JobRecord, masked
 from trcomp.build_command import build, push
 from trcomp.doctor_command import examine_machine
 from trcomp.env_command import env
@@ -34,10 +34,9 @@ _PROFILE = click.option("--profile", help="The profile of trcomp.toml or pyproje
 
 def _handles(context: object, parameter: object, incomplete: str) -> list[CompletionItem]:
     """The jobs that a shell can complete; SageMaker is asked once its name is typed."""
-    backend = "sagemaker" if incomplete.startswith("sagemaker://") else "process"
+    chosen = "sagemaker" if incomplete.startswith("sagemaker://") else None
     with suppress(TrcompError):
-        records = reversed(backends.named(backend).records())
-        typed = [record.typed for record in records]
+        typed = [record.typed for record in reversed(_records(chosen))]
         return [CompletionItem(name) for name in typed if name.startswith(incomplete)]
     return []
 
@@ -155,14 +154,12 @@ def logs(job: str, follow: bool, as_json: bool) -> None:
 @click.option(
     "--backend",
     type=click.Choice(list(backends.BACKENDS)),
-    default="process",
-    show_default=True,
-    help="Whose jobs: this machine's, or those of the AWS account and region.",
+    help="Whose jobs; default: all of this machine. sagemaker: the AWS account's, in its region.",
 )
 @json_option
-def list_jobs(backend: str, as_json: bool) -> None:
+def list_jobs(backend: str | None, as_json: bool) -> None:
     """List the jobs of this machine, or the newest of SageMaker, oldest first."""
-    records = backends.named(backend).records()
+    records = _records(backend)
     if as_json:
         fields = [{"handle": record.handle, "status": record.status} for record in records]
         print_json(fields)
@@ -170,6 +167,13 @@ def list_jobs(backend: str, as_json: bool) -> None:
     for record in records:
         begin = record.transitions[0].time.astimezone()
         click.echo(f"{begin:%Y-%m-%d %H:%M:%S}  {record.status:<10}  {record.handle}")
+
+
+def _records(backend: str | None) -> list[JobRecord]:
+    """The records of a backend's jobs, or of all that run on this machine, oldest first."""
+    chosen = backends.LOCAL if backend is None else (backend,)
+    found = [record for name in chosen for record in backends.named(name).records()]
+    return sorted(found, key=lambda record: record.transitions[0].time)
 
 
 @cli.command()
@@ -264,10 +268,16 @@ def completion(shell: str) -> None:
 
 @cli.command()
 @_JOB
+@click.option("--html", "file", metavar="FILE", help="Write the job's page, for a browser.")
 @json_option
-def report(job: str, as_json: bool) -> None:
-    """Print what the workers of JOB measured."""
-    measured = Job.attach(job).report()
+def report(job: str, file: str | None, as_json: bool) -> None:
+    """Print what the workers of JOB measured, or write it as a page."""
+    handle = Job.attach(job)
+    if file is not None:
+        Path(file).write_text(handle.page(), encoding="utf-8")
+        click.echo(file)
+        return
+    measured = handle.report()
     if as_json:
         print_json(measured)
         return
@@ -278,9 +288,9 @@ def report(job: str, as_json: bool) -> None:
 cli.add_command(build)
 cli.add_command(push)
 cli.add_command(env)
+cli.add_command(examine_machine)
 cli.add_command(iam_policy)
 
-cli.add_command(examine_machine)
 
 def main(args: Sequence[str] | None = None) -> int:
     """Run the command line; gives the process's exit code. Errors are text, never a traceback."""

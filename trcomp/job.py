@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any, Self
 
-from trcomp import backends
+from trcomp import backends, job_page
 from trcomp.backends import sessions
 from trcomp.backends.base import Backend, Cursor, JobRecord, JobStatus
 from trcomp.errors import (
@@ -163,6 +163,10 @@ class Job:
     def report(self) -> dict[str, Any]:
         """What the workers measured: ``{"job", "totals", "ranks"}``, each rank as its job ended."""
         return self._backend.report(self.name)
+
+    def page(self) -> str:
+        """The job as one HTML page that needs nothing else: what `report`, record and lines say."""
+        return job_page.page(self.record(), self.report(), self.logs())
 
     @property
     def _backend(self) -> Backend:

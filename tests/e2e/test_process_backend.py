@@ -148,6 +148,7 @@ def test_a_job_from_words_to_results(workplace: Path, capsys: pytest.CaptureFixt
     assert (directory / "logs/algo-1/rank-1.log").read_text().startswith("args")
     assert "mine" in (directory / "plan.json").read_text()
     assert json.loads((directory / "report.json").read_text())["job"] == job.handle
+    assert f"<h1>{job.handle}</h1>" in (directory / "report.html").read_text()
     assert (directory / "hosts/algo-1/ml/input/config/resourceconfig.json").exists()
     assert job_processes(job) == []
 

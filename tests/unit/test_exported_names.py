@@ -106,7 +106,7 @@ def test_commands_and_their_options() -> None:
             *("role", "who", "region", "output_path", "code_location"),
             *("reads", "writes", "image_uri", "kms_key", "vpc"),
         },
-        "report": {"job", "as_json"},
+        "report": {"job", "file", "as_json"},
         "push": {"image", "to", "region", "gpu", "as_json"},
         "build": {
             *("gpu", "base_image", "extends", "requirements", "build_args"),

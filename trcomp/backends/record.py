@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -11,6 +12,10 @@ from trcomp.backends.base import Failure, JobRecord
 from trcomp.errors import InternalError
 
 FILE = "job.json"
+_RESERVE = ".reserve"
+_RESERVE_BYTES = 1 << 18
+PAGE = "report.html"
+"""What a job's measurements look like, for a browser."""
 
 
 class LocalRecord(JobRecord):
@@ -33,8 +38,8 @@ class LocalRecord(JobRecord):
 
     @property
     def report_place(self) -> str | None:
-        """The file in the job's directory."""
-        return str(self.directory / "report.json")
+        """The page in the job's directory."""
+        return str(self.directory / PAGE)
 
     def abandoned(self) -> LocalRecord:
         """The record of a job whose runner died before it could write how the job ended."""
@@ -49,8 +54,25 @@ class LocalRecord(JobRecord):
 
 def write(directory: Path, record: LocalRecord) -> None:
     """Replace the record in one step: a reader sees the old or the new one."""
+    text = record.model_dump_json(indent=2) + "\n"
+    try:
+        _replace(directory, text)
+    except OSError as error:
+        if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
+            raise
+        # A job that filled the disk must still be able to say so.
+        (directory / _RESERVE).unlink(missing_ok=True)
+        _replace(directory, text)
+
+
+def reserve(directory: Path) -> None:
+    """Keep room on the disk for the records of a job that fills it."""
+    (directory / _RESERVE).write_bytes(bytes(_RESERVE_BYTES))
+
+
+def _replace(directory: Path, text: str) -> None:
     temporary = directory / f".{FILE}.{os.getpid()}"
-    temporary.write_text(record.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    temporary.write_text(text, encoding="utf-8")
     os.replace(temporary, directory / FILE)
 
 

@@ -18,6 +18,7 @@ _WHERE = re.compile(r"(?:rank (\d+) on )?host (\S+), exit code (\d+)")
 LAST_LINES = 20
 REPORTS = "trcomp"
 """The directory of the workers' reports in output/data, and so in output.tar.gz."""
+_REPORT = re.compile(rf"{REPORTS}/(rank|environment)-[^/]+\.json")
 # Weights hardly compress: the fastest level costs little size and much less time.
 _COMPRESSION = 1
 
@@ -38,31 +39,45 @@ def write_archive(target: Path, directories: Sequence[Path]) -> bool:
         return False
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.with_name(f".{target.name}.part")
-    with tarfile.open(temporary, "w:gz", compresslevel=_COMPRESSION) as archive:
-        for name, path in files.items():
-            archive.add(path, arcname=name, recursive=False)
-    os.replace(temporary, target)
+    try:
+        with tarfile.open(temporary, "w:gz", compresslevel=_COMPRESSION) as archive:
+            for name, path in files.items():
+                archive.add(path, arcname=name, recursive=False)
+        os.replace(temporary, target)
+    finally:
+        # On a full disk half an archive would keep the job from saying so.
+        temporary.unlink(missing_ok=True)
     return True
 
 
 def merged_report(handle: str, hosts: Iterable[Paths]) -> dict[str, Any]:
     """`report_of` what the workers of these hosts wrote."""
-    files = (path for paths in hosts for path in paths.output_data.glob(f"{REPORTS}/rank-*.json"))
-    return report_of(handle, (path.read_bytes() for path in files))
+    found = (path for paths in hosts for path in paths.output_data.glob(f"{REPORTS}/*"))
+    names = (path for path in found if is_report(f"{REPORTS}/{path.name}"))
+    return report_of(handle, (path.read_bytes() for path in names))
+
+
+def is_report(name: str) -> bool:
+    """Whether a file of output/data is a worker's report, or a host's environment."""
+    return _REPORT.fullmatch(name) is not None
 
 
 def report_of(handle: str, texts: Iterable[bytes]) -> dict[str, Any]:
     """The reports of a job's workers, in order of rank, and what they say of the job.
 
+    ``environment`` is what each host worked out for its first worker, with the reasons.
+
     The slowest rank sets a job's pace, so times and counts are the largest of all ranks; samples
     per second add up.
     """
-    ranks = []
+    found = []
     for text in texts:
         with suppress(ValueError):  # a worker was killed while it wrote
-            ranks.append(json.loads(text))
+            found.append(json.loads(text))
+    ranks = [one for one in found if "variables" not in one]
     ranks.sort(key=lambda report: report.get("rank", 0))
-    return {"job": handle, "totals": _totals(ranks), "ranks": ranks}
+    hosts = sorted((one for one in found if "variables" in one), key=lambda one: str(one["host"]))
+    return {"job": handle, "totals": _totals(ranks), "ranks": ranks, "environment": hosts}
 
 
 def failure_of(paths: Paths, logs: Path, host: str, returncode: int) -> Failure:

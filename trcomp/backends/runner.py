@@ -15,14 +15,15 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any, Generic, Protocol, TypeVar
 
-from trcomp import flags
+from trcomp import flags, job_page
 from trcomp.backends import record, results
 from trcomp.backends.base import Failure, JobStatus
 from trcomp.backends.local_plan import HostPlan, LocalPlan
-from trcomp.backends.record import LocalRecord
+from trcomp.backends.record import PAGE, LocalRecord
 from trcomp.contract import Paths
 from trcomp.entrypoint.processes import adopt_orphans, kill_descendants
 from trcomp.errors import TrcompError
@@ -220,10 +221,29 @@ class Runner(Generic[P]):
             message = f"The results could not be written to {self.plan.output_dir}: {error}"
             failure = failure or Failure(message=message, exit_code=70)
         if failure is not None:
-            self.record = self.record.model_copy(update=places).failed(failure)
-            record.write(self.plan.directory, self.record)
+            last = self.record.model_copy(update=places).failed(failure)
         else:
-            self._enter(JobStatus.STOPPED if stopped else JobStatus.COMPLETED, **places)
+            end = JobStatus.STOPPED if stopped else JobStatus.COMPLETED
+            last = self.record.entered(end, **places)
+        # Before the record: who waits for the job's end finds its page.
+        self._write_page(last)
+        self.record = last
+        record.write(self.plan.directory, last)
+
+    def _write_page(self, last: LocalRecord) -> None:
+        roots = [Paths(host.root) for host in self.plan.hosts]
+        try:
+            report = results.merged_report(self.plan.handle, roots)
+            text = job_page.page(last, report, self._lines())
+            (self.plan.directory / PAGE).write_text(text, encoding="utf-8")
+        except Exception:  # A job is not lost over its page.
+            traceback.print_exc()
+
+    def _lines(self) -> Iterator[str]:
+        for host in self.plan.hosts:
+            log = self.plan.directory / "logs" / f"{host.name}.log"
+            with suppress(OSError), log.open(encoding="utf-8", errors="replace") as lines:
+                yield from lines
 
     def _pack(self, with_model: bool) -> dict[str, str]:
         roots = [Paths(host.root) for host in self.plan.hosts]

@@ -257,7 +257,7 @@ def _reports(uri: str) -> Iterator[bytes]:
             raise
         with answer["Body"] as body, tarfile.open(fileobj=body, mode="r|gz") as archive:
             for member in archive:
-                named = member.name.startswith(f"{results.REPORTS}/rank-")
+                named = results.is_report(member.name)
                 # A link leads elsewhere, and what is larger than a report is none.
                 if named and member.isreg() and member.size <= _LARGEST_REPORT_BYTES:
                     stream = archive.extractfile(member)

@@ -6,12 +6,15 @@ contract.read --> discovered (Topology) --> plan_workers --> supervise --> blame
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import signal
 import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from trcomp import contract as contracts
@@ -74,6 +77,7 @@ class _Run:
             code.unpack(contract, self._paths, site.scratch)
             workers = plan_workers(site)
             _make_directories(site)
+            _write_environment(site, workers)
             wait_for_names(site.topology, signals.wait, lambda: bool(signals.received))
             pip = requirements.installer(site.paths.code, site.environ, site.log("pip"))
             if pip is None:
@@ -169,6 +173,15 @@ def _make_directories(site: Site) -> None:
     for directory in (site.report_dir, site.log_dir, site.paths.model, site.paths.intermediate):
         if directory is not None:
             directory.mkdir(parents=True, exist_ok=True)
+
+
+def _write_environment(site: Site, workers: Sequence[Worker]) -> None:
+    """Leave for the job's page what was worked out for the first worker, with the reasons."""
+    host = site.contract.current_host
+    variables = [asdict(variable) for variable in workers[0].variables]
+    text = json.dumps({"host": host, "rank": workers[0].rank, "variables": variables})
+    with contextlib.suppress(OSError):
+        (site.report_dir / f"environment-{host}.json").write_text(text, encoding="utf-8")
 
 
 def _mark_started(site: Site) -> None:

@@ -20,6 +20,7 @@ from typing import BinaryIO
 
 from trcomp.entrypoint.processes import Signals, kill_descendants, reaped
 from trcomp.entrypoint.watchdog import Stall, Watchdog
+from trcomp.env.variables import Variable
 from trcomp.lines import Console, LinePump, start_pump
 
 _LAST_LINES_SECONDS = 5.0
@@ -37,6 +38,7 @@ class Worker:
         prefix: Stands before each of its lines.
         log: Where its own bytes are kept, if anywhere.
         error_file: Where it says why it failed, if it can.
+        variables: Of its environment what was worked out for it, with the reasons.
     """
 
     rank: int | None
@@ -46,6 +48,7 @@ class Worker:
     prefix: bytes = b""
     log: Path | None = None
     error_file: Path | None = None
+    variables: tuple[Variable, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -218,4 +218,5 @@ def _worker(
         prefix=b"" if rank is None else rank_prefix(rank.rank),
         log=site.log(name),
         error_file=error,
+        variables=tuple(variables),
     )

@@ -17,7 +17,7 @@ from jax.sharding import PartitionSpec
 
 from trcomp import flags
 from trcomp.errors import InternalError
-from trcomp.runtime import client, dump, persistent, precision, varying, views
+from trcomp.runtime import client, dump, persistent, precision, timeline, varying, views
 from trcomp.runtime.bodies import ARGUMENT, Body, Constant, is_region, num_operations
 from trcomp.runtime.dtypes import TO_JAX, Scalar, cast, opmath
 from trcomp.runtime.graph import Graph, Place
@@ -246,6 +246,7 @@ def compile_graph(graph: Graph) -> Executable:
     start = time.perf_counter()
     place = persistent.place(graph)
     compiled = persistent.load(place, collective=graph.collective)
+    loaded = compiled is not None
     if compiled is not None:
         counters.loads += 1
     else:
@@ -260,7 +261,16 @@ def compile_graph(graph: Graph) -> Executable:
         note("compile_seconds", seconds)
         tell(f"compiled in {seconds:.1f} s", graph)
         persistent.store(place, compiled, seconds)
-    counters.compile_seconds += time.perf_counter() - start
+    spent = time.perf_counter() - start
+    counters.compile_seconds += spent
+    timeline.note_compile(
+        step=counters.steps,
+        seconds=spent,
+        operations=num_operations(graph),
+        loaded=loaded,
+        reason=reason,
+        line=varying.script_line(),
+    )
     return Executable(
         compiled,
         reused,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from trcomp import flags, progress
 from trcomp.progress import Progress
-from trcomp.runtime import own_rank
+from trcomp.runtime import own_rank, timeline
 from trcomp.runtime.metrics import counters
 
 _TICK_SECONDS = 0.5
@@ -49,6 +49,7 @@ def _beat(place: Path) -> None:
     before: object = None
     while True:
         time.sleep(_TICK_SECONDS)
+        timeline.note_memory()
         state = (counters.steps, counters.executions, _Last.collectives, _Last.ended)
         if not counters.steps or state == before:
             continue

@@ -69,7 +69,7 @@ def _compare(known: _Outline, avals: tuple[Any, ...]) -> str:
     if not changed:
         return ""
     known.compiles += 1
-    known.line = known.line or _script_line()
+    known.line = known.line or script_line()
     more = f", and {len(changed) - 1} more" if len(changed) > 1 else ""
     advice = f"; {ADVICE}" if known.compiles == 2 else ""
     return f"{changed[0]}{more}{advice}"
@@ -79,7 +79,7 @@ def _text(shape: Shape) -> str:
     return "x".join(map(str, shape)) or "a number"
 
 
-def _script_line() -> str:
+def script_line() -> str:
     """The line of the script that this is for: the innermost frame of no library."""
     frame = sys._getframe(1)
     while frame is not None:

@@ -1,0 +1,183 @@
+"""The page of a job: what a reader finds on it, whatever the job did."""
+
+from __future__ import annotations
+
+import html.parser
+import re
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trcomp import charts, job_page
+from trcomp.backends.base import Failure, JobStatus, Transition
+from trcomp.backends.record import LocalRecord
+
+_BEGIN = datetime(2026, 11, 30, 12, 0, 0, tzinfo=UTC)
+
+
+def record(
+    *statuses: JobStatus, failure: Failure | None = None, metrics: dict[str, str] | None = None
+) -> LocalRecord:
+    steps = [JobStatus.PREPARING, *statuses]
+    return LocalRecord(
+        name="vit",
+        backend="process",
+        instance_type="local_process",
+        hosts=("algo-1",),
+        transitions=tuple(
+            Transition(status=status, time=_BEGIN + timedelta(seconds=10 * i))
+            for i, status in enumerate(steps)
+        ),
+        failure=failure,
+        metric_definitions=metrics or {},
+        directory=Path("/jobs/vit"),
+    )
+
+
+def rank(number: int, **more: Any) -> dict[str, Any]:
+    compiles = [
+        {"step": 0, "at_seconds": 1, "seconds": 6.5, "operations": 145, "loaded": False}
+        | {"reason": "", "line": "/opt/ml/code/train.py:53"},
+        {"step": 2, "at_seconds": 9, "seconds": 0.5, "operations": 144, "loaded": True}
+        | {"reason": "input 3 (float32) was 8x3 and is 5x3", "line": "/opt/ml/code/train.py:53"},
+    ]
+    timeline = {
+        "steps": [[2, 0.05, 0.06], [3, 0.9, 0.9], [4, 0.05, 0.05]],
+        "compiles": compiles,
+        "memory": [[0.5, 3e8], [1.0, 9e8]],
+    }
+    own = {"rank": number, "host": "algo-1", "steps": 4, "steady_step_seconds": 0.05}
+    spent = {"compile_seconds": 7.0, "record_seconds": 1.0, "input_wait_seconds": 0.25}
+    return own | spent | {"timeline": timeline, "versions": {"torch": "2.13.0"}} | more
+
+
+def report(*ranks: dict[str, Any], **totals: Any) -> dict[str, Any]:
+    reasons = [{"name": "NCCL_DEBUG", "value": "WARN", "reason": "Errors are shown."}]
+    environment = [{"host": "algo-1", "rank": 0, "variables": reasons}]
+    return {"job": "process://vit", "totals": totals, "ranks": ranks, "environment": environment}
+
+
+class _Checker(html.parser.HTMLParser):
+    """Fails at a tag that is closed in the wrong place; holds the text and the tags."""
+
+    _EMPTY = ("meta", "link", "br")
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.feed(page)
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in self._EMPTY:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if "style" not in self.open:
+            self.text += data
+
+
+def test_a_completed_job_shows_how_it_went() -> None:
+    found = report(rank(0), rank(1), num_ranks=2, steps=4, steady_step_seconds=0.05)
+    lines = ["[rank 0] step 10: loss 1.5", "[rank 1] step 10: loss 9.5", "[rank 0] loss=0.5"]
+    page = job_page.page(record(JobStatus.TRAINING, JobStatus.COMPLETED), found, lines)
+    shown = _Checker(page)
+    for text in (
+        "process://vit",
+        "Completed",
+        "1 host of local_process, 2026-11-30 12:00:00 UTC, 20 s",
+        "steady step50 ms",
+        "input 3 (float32) was 8x3 and is 5x3",
+        "train.py:53",
+        "NCCL_DEBUG",
+        "Errors are shown.",
+        "torch 2.13.0",
+    ):
+        assert text in shown.text
+    assert "/opt/ml" not in shown.text
+    assert "Why it failed" not in shown.text
+    headings = re.findall("<h2>(.*?)</h2>", page)
+    assert headings[:4] == ["Step time", "Where the time goes", "loss", "Memory"]
+    # The loss of the first rank alone; the step that compiled again stands out, in both ranks.
+    assert page.count('class="mark" d=') == 2 and "9.5" not in shown.text
+
+
+def test_a_failed_job_says_why_first() -> None:
+    failure = Failure(
+        message="ValueError: <bad>",
+        exit_code=1,
+        host="algo-1",
+        rank=1,
+        traceback="Traceback: & more",
+        last_lines=("one", "two"),
+    )
+    page = job_page.page(record(JobStatus.FAILED, failure=failure), report(), [])
+    shown = _Checker(page)
+    assert "ValueError: <bad>" in shown.text and "<bad>" not in page
+    assert "rank 1 on algo-1, exit code 1" in shown.text
+    assert "Traceback: & more" in shown.text and "one\ntwo" in shown.text
+    assert "Step time" not in shown.text
+
+
+def test_metric_definitions_say_what_is_shown() -> None:
+    defined = record(JobStatus.COMPLETED, metrics={"acc": r"accuracy (\S+)"})
+    page = job_page.page(
+        defined, report(), ["loss 3", "accuracy 0.5", "accuracy nan", "accuracy 1"]
+    )
+    assert "<h2>acc</h2>" in page and "<h2>loss</h2>" not in page
+
+
+def test_a_page_needs_nothing_but_itself() -> None:
+    page = job_page.page(record(JobStatus.COMPLETED), report(rank(0)), [])
+    for tag, attributes in _Checker(page).tags:
+        assert tag != "script"
+        place = attributes.get("href") or attributes.get("src") or "data:"
+        assert place.startswith("data:")
+    assert "url(" not in page and "@import" not in page
+
+
+_NUMBERS = st.floats(allow_nan=True, allow_infinity=True, width=32)
+
+
+@given(st.lists(st.tuples(_NUMBERS, _NUMBERS), max_size=20), st.booleans())
+def test_any_numbers_make_a_chart_or_none(
+    points: list[tuple[float, float]], from_zero: bool
+) -> None:
+    drawn = charts.lines({"x": points}, title="t", x_label="x", from_zero=from_zero)
+    if drawn:
+        _Checker(drawn)
+        assert "nan" not in drawn and "inf" not in drawn.replace("infinity", "")
+
+
+@given(st.text(), st.text())
+def test_any_text_is_text(name: str, line: str) -> None:
+    failure = Failure(message=name, exit_code=1, traceback=line, last_lines=(line,))
+    ranks = rank(0, host=name, versions={name: line})
+    _Checker(job_page.page(record(JobStatus.FAILED, failure=failure), report(ranks), [line, name]))
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.0, "0 s"), (0.0484, "48.4 ms"), (17.04, "17 s"), (125, "2 min 05 s"), (7260, "2 h 01 min")],
+)
+def test_durations_have_the_unit_that_suits_them(value: float, text: str) -> None:
+    assert charts.seconds(value) == text
+
+
+def test_thinning_keeps_peaks() -> None:
+    points = [(float(i), 100.0 if i == 777 else 1.0) for i in range(10_000)]
+    thin = charts.thinned(points, 100)
+    assert len(thin) <= 100 and (777.0, 100.0) in thin

@@ -1,0 +1,281 @@
+"""The page of a job: one HTML file that needs nothing else, from its record, report and lines."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from html import escape
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+from trcomp import charts
+from trcomp.line_metrics import LineMetrics
+
+if TYPE_CHECKING:
+    from trcomp.backends.base import JobRecord
+
+_LOSS = {"loss": r"(?i)\bloss\b[\"']?\s*[:=]?\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?)"}
+"""What is looked for where a job names no metrics: what most scripts print."""
+_OTHER_RANK = re.compile(r"^\[(?:\S+ )?rank (?!0\])\d+\]")
+_CODE = re.compile(r"^.*/ml/code/")
+"""What stands before the user's files in a job's container."""
+_MOST_POINTS = 600
+_MOST_RANKS = 16
+"""More lines than these cannot be told apart in a chart."""
+_SHORT = 20
+"""Letters of a cell that stay on one line."""
+_SHARES = {
+    "compiling": "compile_seconds",
+    "script and recording": "record_seconds",
+    "starting executables": "sync_seconds",
+    "waiting for the device": "run_seconds",
+    "waiting for input": "input_wait_seconds",
+}
+"""Where a rank's time went, and the counters that say so."""
+
+
+def page(record: JobRecord, report: Mapping[str, Any], lines: Iterable[str]) -> str:
+    """A job as HTML.
+
+    Args:
+        record: Its record.
+        report: What its workers measured, as `Job.report` gives it.
+        lines: What they printed; only its metrics are shown.
+    """
+    ranks: Sequence[Mapping[str, Any]] = report.get("ranks", [])
+    sections = [
+        _head(record),
+        _tiles(record, report.get("totals", {})),
+        _failure(record),
+        _section("Step time", _step_times(ranks)),
+        _section("Where the time goes", _shares(ranks)),
+        *_metrics(record, lines),
+        _section("Memory", _memory(ranks)),
+        _section("Executables", _executables(ranks)),
+        _section("Not through XLA", _fallbacks(report.get("totals", {}))),
+        _section("Workers", _workers(ranks)),
+        _section("Environment, and why", _environment(report.get("environment", []))),
+        _section("States", _states(record)),
+    ]
+    style = resources.files("trcomp").joinpath("job_page.css").read_text(encoding="utf-8")
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        # An empty icon: a browser would ask for one.
+        '<link rel="icon" href="data:,">'
+        f"<title>{escape(record.name)}</title>\n<style>\n{style}</style></head>\n"
+        f"<body>\n{''.join(sections)}</body></html>\n"
+    )
+
+
+def _head(record: JobRecord) -> str:
+    begin, end = record.transitions[0].time, record.transitions[-1].time
+    hosts = f"{len(record.hosts)} host{'s' * (len(record.hosts) != 1)} of {record.instance_type}"
+    links = (f'<a href="{escape(url)}">{escape(what)}</a>' for what, url in record.links.items())
+    return (
+        f"<h1>{escape(record.handle)}</h1>\n"
+        f'<p><span class="state {record.status}">{record.status}</span> '
+        f'<span class="soft">{escape(hosts)}, {begin:%Y-%m-%d %H:%M:%S} UTC, '
+        f"{charts.seconds((end - begin).total_seconds())}</span></p>\n"
+        f'<p class="soft">{" ".join(links)}</p>\n'
+    )
+
+
+def _tiles(record: JobRecord, totals: Mapping[str, Any]) -> str:
+    formats: list[tuple[str, str, Callable[[Any], str]]] = [
+        ("workers", "num_ranks", str),
+        ("steps", "steps", "{:,}".format),
+        ("steady step", "steady_step_seconds", charts.seconds),
+        ("first step after", "first_step_seconds", charts.seconds),
+        ("samples per second", "samples_per_second", charts.number),
+        ("compiles", "compiles", str),
+        ("loaded from disk", "loads", str),
+        ("input wait", "input_wait_seconds", charts.seconds),
+        ("early reads", "early_syncs", str),
+        ("peak memory", "peak_rss_bytes", charts.size),
+    ]
+    rows = [(name, text(totals[key])) for name, key, text in formats if totals.get(key)]
+    rows += record.details(datetime.now(UTC))
+    tiles = (f"<div><dt>{escape(n)}</dt><dd>{escape(text)}</dd></div>" for n, text in rows)
+    return f'<dl class="tiles">{"".join(tiles)}</dl>\n' if rows else ""
+
+
+def _failure(record: JobRecord) -> str:
+    failure = record.failure
+    if failure is None:
+        return ""
+    where = f"rank {failure.rank} on " * (failure.rank is not None)
+    where += failure.host or "the job"
+    parts = [f'<p class="failed">{escape(failure.message)}</p>']
+    parts.append(f'<p class="soft">{escape(where)}, exit code {failure.exit_code}</p>')
+    if failure.traceback:
+        parts.append(f"<pre>{escape(failure.traceback)}</pre>")
+    if failure.last_lines:
+        text = escape("\n".join(failure.last_lines))
+        parts.append(f"<h2>The last lines of {escape(where)}</h2><pre>{text}</pre>")
+    return _section("Why it failed", "".join(parts))
+
+
+def _timeline(rank: Mapping[str, Any], what: str) -> list[Any]:
+    return list((rank.get("timeline") or {}).get(what) or [])
+
+
+def _step_times(ranks: Sequence[Mapping[str, Any]]) -> str:
+    series, marks = {}, []
+    for rank in ranks[:_MOST_RANKS]:
+        steps = _timeline(rank, "steps")
+        series[f"rank {rank['rank']}"] = [(step, median) for step, median, _ in steps]
+        longest = {step: most for step, _, most in steps}
+        marks += [
+            (step, most)
+            for step, most in longest.items()
+            if any(
+                _within(event["step"] + 1, step, longest) for event in _timeline(rank, "compiles")
+            )
+        ]
+    return charts.lines(
+        series,
+        title="Time of each step by rank, with the steps that compiled",
+        x_label="step",
+        format_y=charts.seconds,
+        marks=marks,
+        mark_label="compiled",
+    )
+
+
+def _within(step: int, start: int, starts: Mapping[int, float]) -> bool:
+    """Whether a step is of the group that begins at start."""
+    return start <= step and not any(start < other <= step for other in starts)
+
+
+def _shares(ranks: Sequence[Mapping[str, Any]]) -> str:
+    rows = {
+        f"rank {rank['rank']}": {
+            name: max(float(rank.get(key) or 0.0), 0.0) for name, key in _SHARES.items()
+        }
+        for rank in ranks[:_MOST_RANKS]
+    }
+    return charts.stacked(rows, title="Seconds of each rank by what they were spent on")
+
+
+def _metrics(record: JobRecord, lines: Iterable[str]) -> list[str]:
+    found = LineMetrics(record.metric_definitions or _LOSS)
+    found.read(line for line in lines if record.metric_definitions or not _OTHER_RANK.match(line))
+    sections = []
+    for name, values in found.values.items():
+        points = charts.thinned(list(enumerate(values, start=1)), _MOST_POINTS)
+        drawn = charts.lines(
+            {name: points},
+            title=f"{name}, as the job printed it",
+            x_label="line that holds it",
+            from_zero=False,
+        )
+        sections.append(_section(name, drawn))
+    return sections
+
+
+def _memory(ranks: Sequence[Mapping[str, Any]]) -> str:
+    series = {
+        f"rank {rank['rank']}": [(at, size) for at, size in _timeline(rank, "memory")]
+        for rank in ranks[:_MOST_RANKS]
+    }
+    return charts.lines(
+        series,
+        title="Resident memory of each rank's process",
+        x_label="seconds",
+        format_y=charts.size,
+    )
+
+
+def _executables(ranks: Sequence[Mapping[str, Any]]) -> str:
+    """Those of the first rank: ranks compile the same."""
+    rows = []
+    for event in _timeline(ranks[0], "compiles") if ranks else []:
+        cause = event["reason"] or "a new graph"
+        how = "loaded" if event["loaded"] else "compiled"
+        rows.append(
+            [
+                event["step"] + 1,
+                how,
+                charts.seconds(event["seconds"]),
+                f"{event['operations']:,}",
+                cause,
+                _CODE.sub("", event["line"]),
+            ]
+        )
+    titles = ["step", "", "took", "operations", "because", "at"]
+    return _table(titles, rows, numbers={0, 2, 3}, code={5})
+
+
+def _fallbacks(totals: Mapping[str, Any]) -> str:
+    counts: Mapping[str, int] = totals.get("fallbacks") or {}
+    rows = [[name, f"{count:,}"] for name, count in sorted(counts.items(), key=lambda i: -i[1])]
+    return _table(["operator on the CPU", "times"], rows, numbers={1}, code={0})
+
+
+def _workers(ranks: Sequence[Mapping[str, Any]]) -> str:
+    rows = [
+        [
+            rank["rank"],
+            rank.get("host", ""),
+            f"{rank.get('steps', 0):,}",
+            charts.seconds(rank.get("steady_step_seconds") or 0.0),
+            charts.size(rank.get("peak_rss_bytes") or 0),
+            ", ".join(f"{n} {v}" for n, v in (rank.get("versions") or {}).items()),
+        ]
+        for rank in ranks
+    ]
+    titles = ["rank", "host", "steps", "steady step", "peak memory", "versions"]
+    return _table(titles, rows, numbers={0, 2, 3, 4})
+
+
+def _environment(hosts: Sequence[Mapping[str, Any]]) -> str:
+    parts = []
+    for host in hosts:
+        rows = [
+            [one["name"], "removed" if one["value"] is None else one["value"], one["reason"]]
+            for one in host["variables"]
+        ]
+        table = _table(["variable", "value", "reason"], rows, code={0, 1})
+        who = f"{host['host']}, rank {host['rank']}"
+        parts.append(f"<details><summary>{escape(who)}</summary>{table}</details>")
+    return "".join(parts)
+
+
+def _states(record: JobRecord) -> str:
+    begin = record.transitions[0].time
+    rows = [
+        [f"{(step.time - begin).total_seconds():.1f} s", str(step.status), step.message]
+        for step in record.transitions
+    ]
+    return _table(["after", "state", ""], rows, numbers={0})
+
+
+def _table(
+    titles: Sequence[str],
+    rows: Sequence[Sequence[object]],
+    *,
+    numbers: Iterable[int] = (),
+    code: Iterable[int] = (),
+) -> str:
+    if not rows:
+        return ""
+    kind = {column: ' class="number"' for column in numbers}
+    head = "".join(f"<th{kind.get(i, '')}>{escape(t)}</th>" for i, t in enumerate(titles))
+    coded = set(code)
+
+    def cell(column: int, value: object) -> str:
+        text = escape(str(value))
+        inner = f"<code>{text}</code>" if column in coded and text else text
+        short = ' class="short"' if len(text) < _SHORT else ""
+        return f"<td{kind.get(column, short)}>{inner}</td>"
+
+    body = "".join(
+        f"<tr>{''.join(cell(i, value) for i, value in enumerate(row))}</tr>\n" for row in rows
+    )
+    return f'<div class="wide"><table><tr>{head}</tr>\n{body}</table></div>'
+
+
+def _section(title: str, content: str) -> str:
+    return f"<section><h2>{escape(title)}</h2>\n{content}</section>\n" if content else ""

@@ -1,0 +1,85 @@
+"""What happened when in this process: steps, compiles, memory; little, however long it trains."""
+
+from __future__ import annotations
+
+import itertools
+import resource
+import statistics
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+_loaded = time.perf_counter()
+_MOST_POINTS = 500
+_MOST_COMPILES = 200
+_PAGE_BYTES = resource.getpagesize()
+
+_compiles: list[dict[str, Any]] = []
+_memory: list[tuple[float, int]] = []
+_every = 1
+_ticks = 0
+
+
+def note_compile(
+    *, step: int, seconds: float, operations: int, loaded: bool, reason: str, line: str
+) -> None:
+    """A graph has become an executable.
+
+    Args:
+        step: Step barriers before it.
+        seconds: How long that took.
+        operations: Of the graph.
+        loaded: Whether an earlier process had compiled it.
+        reason: Why it was compiled again, empty if it is of a new kind.
+        line: The script's line that had it computed.
+    """
+    if len(_compiles) < _MOST_COMPILES:
+        _compiles.append(
+            {
+                "step": step,
+                "at_seconds": time.perf_counter() - _loaded,
+                "seconds": seconds,
+                "operations": operations,
+                "loaded": loaded,
+                "reason": reason,
+                "line": line,
+            }
+        )
+
+
+def note_memory() -> None:
+    """Note how much memory the process has, now and then less often as it goes on."""
+    global _every, _ticks
+    _ticks += 1
+    if _ticks % _every:
+        return
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    _memory.append((time.perf_counter() - _loaded, pages * _PAGE_BYTES))
+    if len(_memory) > _MOST_POINTS:
+        del _memory[::2]
+        _every *= 2
+
+
+def summary(marks: Sequence[float]) -> dict[str, Any]:
+    """The timeline as JSON values: seconds from when trcomp was loaded, bytes.
+
+    Args:
+        marks: `time.perf_counter()` at each step barrier.
+    """
+    return {
+        "steps": steps(marks),
+        "compiles": list(_compiles),
+        "memory": [list(point) for point in _memory],
+    }
+
+
+def steps(marks: Sequence[float]) -> list[list[float]]:
+    """``[step, median seconds, longest seconds]`` of so many neighbouring steps that few are left.
+
+    The first step, which waits for the script's start and the first compile, is none of them.
+    """
+    durations = [after - before for before, after in itertools.pairwise(marks)]
+    size = max(1, -(-len(durations) // _MOST_POINTS))
+    groups = ((start, durations[start : start + size]) for start in range(0, len(durations), size))
+    return [[start + 2, statistics.median(group), max(group)] for start, group in groups]
