@@ -11,7 +11,7 @@ from click.shell_completion import ShellComplete
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trcomp.backends import process
+from trcomp.backends import docker, process
 from trcomp.cli import cli, main
 from trcomp.contract import to_argv
 from trcomp.job_options import script_words
@@ -184,9 +184,15 @@ def test_a_shell_gets_what_completes_commands(
 
 
 def test_jobs_are_completed_by_their_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    typed = [SimpleNamespace(typed="vit-1"), SimpleNamespace(typed="vit-2")]
-    monkeypatch.setattr(process, "records", lambda: [*typed, SimpleNamespace(typed="other")])
+    def record(typed: str, time: int) -> SimpleNamespace:
+        return SimpleNamespace(typed=typed, transitions=[SimpleNamespace(time=time)])
+
+    of_processes = [record("vit-1", 1), record("vit-2", 3), record("other", 4)]
+    monkeypatch.setattr(process, "records", lambda: of_processes)
+    monkeypatch.setattr(docker, "records", lambda: [record("docker://vit-3", 2)])
     done = ShellComplete(cli, {}, "trcomp", "_TRCOMP_COMPLETE")
     found = [item.value for item in done.get_completions(["status"], "vit")]
     assert found == ["vit-2", "vit-1"]
+    found = [item.value for item in done.get_completions(["status"], "docker")]
+    assert found == ["docker://vit-3"]
     assert "download" in [item.value for item in done.get_completions([], "do")]

@@ -17,6 +17,9 @@ BACKENDS = {
     "sagemaker": "trcomp.backends.sagemaker",
 }
 
+LOCAL = ("process", "docker")
+"""Those whose jobs run on this machine."""
+
 _CONTAINERS = ("local", "local_gpu")
 """SageMaker v2's names for containers on this machine."""
 

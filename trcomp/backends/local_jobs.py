@@ -66,6 +66,7 @@ def begin(plan: LocalPlan, prepare: Callable[[LocalPlan], None]) -> None:
     prepared = first_record(plan)
     try:
         record.write(plan.directory, prepared)
+        record.reserve(plan.directory)
         prepare(plan)
     except KeyboardInterrupt:
         stopped = prepared.entered(JobStatus.STOPPED, "Interrupted while it was prepared.")
