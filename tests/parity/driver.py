@@ -96,6 +96,11 @@ def processes(place: Path) -> Place:
     return Place(place / "process", {"instance_type": "local_process"})
 
 
+def in_containers(place: Path, image: str) -> Place:
+    """Containers on this machine."""
+    return Place(place / "docker", {"instance_type": "local", "image_uri": image})
+
+
 def in_sagemaker(place: Path, sagemaker: SageMaker) -> Place:
     """The stand-in for SageMaker."""
     words = {"instance_type": "ml.m5.large", "role": sagemaker.role, "image_uri": "image"}

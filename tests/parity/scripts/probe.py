@@ -3,8 +3,31 @@
 import json
 import os
 import pathlib
+import socket
 import sys
+import time
 
+
+def meet_other_hosts() -> None:
+    """Return once all hosts are here: each has found the others, as hosts that train have."""
+    hosts = json.loads(os.environ["TRCOMP_TOPOLOGY"])["hosts"]
+    address = (hosts[0]["address"], 7777)
+    if os.environ["SM_CURRENT_HOST"] == hosts[0]["name"]:
+        with socket.create_server(address) as server:
+            for peer in [server.accept()[0] for _ in hosts[1:]]:
+                peer.close()
+        return
+    while True:
+        try:
+            with socket.create_connection(address) as peer:
+                peer.recv(1)
+                return
+        except ConnectionRefusedError:
+            time.sleep(0.05)
+
+
+if len(json.loads(os.environ["SM_HOSTS"])) > 1:
+    meet_other_hosts()
 base = pathlib.Path(os.environ.get("SAGEMAKER_BASE_DIR", "/opt/ml"))
 rank = os.environ.get("RANK", "none")
 host = os.environ["SM_CURRENT_HOST"]
