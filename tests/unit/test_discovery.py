@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import pytest
 
 from trcomp import flags
 from trcomp.contract import Contract, InstanceGroup, Settings
 from trcomp.entrypoint import discovery
-from trcomp.entrypoint.discovery import devices, discovered, num_cpus, wait_for_names
+from trcomp.entrypoint.discovery import (
+    devices,
+    discovered,
+    most_cpus,
+    num_cpus,
+    wait_for_names,
+)
 from trcomp.env.topology import uniform
 from trcomp.errors import BackendUnavailableError, MissingExtraError, SpecError
 
@@ -101,3 +110,22 @@ def test_hosts_are_waited_for_and_named_when_missing(monkeypatch: pytest.MonkeyP
     with pytest.raises(BackendUnavailableError, match="got no address for algo-2"):
         wait_for_names(uniform(["algo-1"], 1, "cpu"), waits.append, timeout_seconds=-1)
     wait_for_names(uniform(["algo-1"], 1, "cpu"), waits.append, lambda: True)
+
+
+@pytest.mark.parametrize(
+    ("files", "cores"),
+    [
+        ({"cpu.max": "150000 100000\n"}, 2),
+        ({"cpu.max": "max 100000\n"}, sys.maxsize),
+        ({"cpu/cpu.cfs_quota_us": "50000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 1),
+        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, sys.maxsize),
+        ({}, sys.maxsize),
+    ],
+)
+def test_a_containers_share_of_the_cores_is_read_from_its_cgroup(
+    tmp_path: Path, files: dict[str, str], cores: int
+) -> None:
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert most_cpus(tmp_path) == cores

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import os
 import socket
+import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.metadata import entry_points
@@ -77,10 +80,24 @@ def devices(environ: Mapping[str, str], gpu_ids: Sequence[str]) -> tuple[DeviceK
 
 def num_cpus(topology: Topology) -> int:
     """Cores that this host may use; hosts that are one machine in truth share its cores."""
-    cores = len(os.sched_getaffinity(0))
+    cores = min(len(os.sched_getaffinity(0)), most_cpus())
     if _on_loopback(host.address for host in topology.hosts):
         return max(1, cores // len(topology.hosts))
     return cores
+
+
+def most_cpus(cgroups: Path = Path("/sys/fs/cgroup")) -> int:
+    """Cores' worth of time that a container may take, rounded up; many where nothing limits it.
+
+    Source: the kernel's cgroup-v2.rst, "cpu.max", and sched-bwc.rst for version 1.
+    """
+    files = ("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")
+    for names in files:
+        with contextlib.suppress(OSError, ValueError):
+            quota, period = " ".join((cgroups / name).read_text() for name in names).split()
+            if quota != "max" and int(quota) > 0:
+                return math.ceil(int(quota) / int(period))
+    return sys.maxsize
 
 
 def wait_for_names(
