@@ -11,12 +11,13 @@ from pathlib import Path, PurePosixPath
 from typing import Any, ClassVar
 
 from trcomp import container, contract, flags, s3
-from trcomp.backends import local_request
+from trcomp.backends import frozen_job, local_request
 from trcomp.backends.base import Frozen
 from trcomp.backends.local_plan import HostPlan, LocalPlan
 from trcomp.contract import Checkpoints, Paths
 from trcomp.env import executables, gpus
 from trcomp.errors import Problem, SpecError
+from trcomp.images import frozen
 from trcomp.spec import JobSpec
 
 NAME = "docker"
@@ -109,6 +110,9 @@ def problems(spec: JobSpec) -> list[Problem]:
     """What this backend cannot do of a spec."""
     words = spec.container
     found = local_request.problems(spec)
+    old = frozen.of_uri(spec.managed.get("image_uri"))
+    if old is not None:
+        found += frozen_job.problems(spec, old)
     for source in words.get("mounts", {}):
         if not Path(source).expanduser().exists():
             allowed = "there is no such file or directory on this machine."
@@ -215,13 +219,22 @@ def _plan_host(
     return ContainerPlan(
         name=name,
         argv=(*spec.managed.get("container_entry_point", ()), *arguments) or ("train",),
-        environment=given | spec.environment | own,
+        environment=given | _environment(spec, share) | own,
         root=directory / "hosts" / name / "ml",
         contract=local_request.host_contract(spec, name, cache=cache, network_interface="eth0"),
         container=container_name,
         mounts=tuple(_mounts(spec, common, name, kept)),
         gpus=share,
     )
+
+
+def _environment(spec: JobSpec, share: tuple[str, ...] | int) -> dict[str, str]:
+    """The user's variables, and what a frozen image lacks."""
+    old = frozen.of_uri(spec.managed.get("image_uri"))
+    if old is None:
+        return spec.environment
+    count = len(share) if isinstance(share, tuple) else share
+    return frozen_job.environment(spec, old, len(_machine_gpus()) if count < 0 else count)
 
 
 def _mounts(

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
 import warnings
 from collections.abc import Iterator
 
-from trcomp.backends import ecr, own_image
-from trcomp.backends.base import masked_arguments
+from trcomp.backends import ecr, frozen_job, own_image
 from trcomp.backends.region import region as current_region
 from trcomp.backends.sagemaker_fields import word
-from trcomp.env.topology import uniform
-from trcomp.env.variables import for_xrt_host
 from trcomp.errors import Problem
 from trcomp.images import frozen, instances
 from trcomp.rules import LOCAL_TYPES
@@ -69,21 +65,8 @@ def image_problems(spec: JobSpec, region: str | None) -> Iterator[Problem]:
     elif not chosen and not algorithm:
         yield frozen.problem(_versions(spec), region)
     old = frozen_image(spec, region)
-    if old is None:
-        return
-    given = spec.distribution
-    if spec.pytorchxla and not old.spawns:
-        allowed = "images before PyTorch 1.11 have no such launcher; leave it out."
-        yield Problem("distribution", given, allowed)
-    if spec.instance_count > 1 and old.spawns and not spec.pytorchxla:
-        allowed = "several hosts of a frozen image need {'pytorchxla': {'enabled': True}}."
-        yield Problem("distribution", given, allowed)
-    if spec.arguments:
-        allowed = "a frozen image knows hyperparameters alone: --name value, each name once."
-        yield Problem("arguments", shlex.join(masked_arguments(spec.arguments)), allowed)
-    if spec.compiler_config is not None and spec.compiler_config.cache is not None:
-        allowed = "a frozen image keeps no executables; leave it out."
-        yield Problem("compiler_config.cache", str(spec.compiler_config.cache), allowed)
+    if old is not None:
+        yield from frozen_job.problems(spec, old)
 
 
 def _versions(spec: JobSpec) -> dict[str, str]:
@@ -91,13 +74,11 @@ def _versions(spec: JobSpec) -> dict[str, str]:
 
 
 def environment(spec: JobSpec, region: str | None) -> dict[str, str]:
-    """The user's variables, and what a frozen image on one host lacks; the user's own win."""
+    """The user's variables, and what a frozen image lacks; the user's own win."""
     old = frozen_image(spec, region)
-    if old is None or not old.spawns or spec.pytorchxla or spec.instance_count > 1:
+    if old is None:
         return spec.environment
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         facts = instances.facts(spec.instance_type)
-    topology = uniform(["algo-1"], facts.num_gpus or 1, "gpu" if facts.num_gpus else "cpu")
-    computed = for_xrt_host(topology, 0, efa=bool(facts.efa_devices))
-    return {v.name: v.value for v in computed if v.value is not None} | spec.environment
+    return frozen_job.environment(spec, old, facts.num_gpus or 0, efa=bool(facts.efa_devices))
