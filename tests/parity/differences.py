@@ -10,7 +10,8 @@ from typing import Any
 MAY_DIFFER = {
     r"environ/TRCOMP_(ERROR_FILE|PROGRESS_DIR|LOG_DIR)": "Directories of one run.",
     r"environ/(SAGEMAKER_BASE_DIR|TRCOMP_HOST_ADDRESSES)": "Where processes stand for containers.",
-    r"environ/(PATH|HOME|USER|LOGNAME|HOSTNAME|PWD|OLDPWD|SHLVL|_|LANG|PIP_.*)": "The machine's.",
+    r"environ/(PATH|HOME|USER|LOGNAME|HOSTNAME|PWD|OLDPWD|SHLVL|_|LANG)": "The machine's own.",
+    r"environ/(PIP|SSL)_.*": "The image's certificates.",
     r"environ/(AWS_.*|SAGEMAKER_REGION|TRAINING_JOB_ARN)|.*/sagemaker_region": "AWS has regions.",
     r".*/(current_)?instance_type|environ/SM_CURRENT_INSTANCE_TYPE": "The word for the place.",
     r".*/network_interface(_name)?|environ/SM_NETWORK_INTERFACE_NAME": "The place's network.",
@@ -43,7 +44,7 @@ def comparable(given: Mapping[str, Any], machine: Mapping[str, str]) -> dict[str
     base = environ.get("SAGEMAKER_BASE_DIR", "/opt/ml")
     own = {n: v for n, v in environ.items() if machine.get(n) != v}
     text = json.dumps({**given, "environ": own}).replace(base, "/opt/ml")
-    for host in json.loads(environ["TRCOMP_TOPOLOGY"])["hosts"]:
+    for host in json.loads(environ.get("TRCOMP_TOPOLOGY", '{"hosts": []}'))["hosts"]:
         text = re.sub(rf"(?<![\d.]){re.escape(host['address'])}(?![\d.])", host["name"], text)
     return {k: v for k, v in _flat(json.loads(text), "") if not _PATTERN.fullmatch(k)}
 

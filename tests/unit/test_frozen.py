@@ -1,11 +1,14 @@
-"""The catalogue of the Training Compiler's frozen images."""
+"""The catalogue of the Training Compiler's frozen images, and jobs in them on this machine."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from trcomp import JobSpec
+from trcomp.backends import docker_plan
 from trcomp.images import frozen
 
 
@@ -68,3 +71,17 @@ def test_the_image_of_a_published_tag_is_known() -> None:
 @pytest.mark.parametrize("region", ["cn-north-1", "us-gov-west-1", "nowhere"])
 def test_other_partitions_have_none(region: str) -> None:
     assert [image.uri(region) for image in frozen.IMAGES] == [None] * len(frozen.IMAGES)
+
+
+def test_a_container_on_this_machine_gets_what_the_image_needs(tmp_path: Path) -> None:
+    words: dict[str, Any] = {"job_name": "job", "instance_type": "local_gpu", "gpus": ["0", "2"]}
+    words |= {"entry_point": "train.py", "source_dir": tmp_path, "environment": {"MINE": "1"}}
+    (tmp_path / "train.py").write_text("")
+    uri = frozen.IMAGES[0].uri("us-east-1")
+    (host,) = docker_plan.plan(JobSpec.of(image_uri=uri, **words)).hosts
+    wanted = {"MINE": "1", "GPU_NUM_DEVICES": "2", "XRT_HOST_ORDINAL": "0"}
+    assert wanted.items() <= host.environment.items()
+    (host,) = docker_plan.plan(JobSpec.of(image_uri="mine", **words)).hosts
+    assert "XRT_HOST_ORDINAL" not in host.environment
+    refused = docker_plan.problems(JobSpec.of(image_uri=uri, arguments=["--fp16"], **words))
+    assert [problem.field for problem in refused] == ["arguments"]
