@@ -273,7 +273,7 @@ def test_ctrl_c_stops_the_job_and_says_so(workplace: Path, submitted: list[Job])
 def test_ctrl_c_while_preparing_starts_nothing(
     workplace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def interrupted(plan: Plan, place_data: object) -> None:
+    def interrupted(plan: Plan, objects: object, place_data: object) -> None:
         signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr(process, "prepare", interrupted)

@@ -234,7 +234,7 @@ def test_a_job_for_xla_needs_the_packages_of_its_workers(
 def test_a_job_without_xla_needs_none_of_them(
     code: Path, config: TrainingCompilerConfig | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def submitted(plan: LocalPlan, place_data: object) -> None:
+    def submitted(plan: LocalPlan, objects: object, place_data: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(process, "find_spec", lambda name: None)

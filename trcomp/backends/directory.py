@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from trcomp import flags
+from trcomp.backends import s3_inputs
 from trcomp.backends.local_plan import HostPlan, LocalPlan
+from trcomp.backends.s3_inputs import Object
 from trcomp.contract import Paths, write
 from trcomp.errors import BackendUnavailableError
 
@@ -19,17 +21,24 @@ def jobs_directory() -> Path:
     return Path(home).expanduser().absolute() / "jobs"
 
 
-def prepare(plan: LocalPlan, place_data: Callable[[LocalPlan, HostPlan], None]) -> None:
+def prepare(
+    plan: LocalPlan,
+    objects: Sequence[Object],
+    place_data: Callable[[LocalPlan, HostPlan], None],
+) -> None:
     """Write everything that a job's hosts find when they start; the directory exists already.
 
     Args:
         plan: The job.
+        objects: What its channels have in S3.
         place_data: Shows a host the job's inputs and checkpoints, which are not copied.
 
     Raises:
+        BackendUnavailableError: S3 refuses.
         OSError: Something cannot be read or written.
     """
     (plan.directory / "plan.json").write_text(plan.to_json() + "\n", encoding="utf-8")
+    s3_inputs.fetch(objects)
     for host in plan.hosts:
         (plan.directory / "logs" / host.name).mkdir(parents=True)
         paths = Paths(host.root)

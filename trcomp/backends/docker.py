@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from trcomp.backends.docker_image import with_image
 from trcomp.backends.docker_plan import NAME, DockerPlan, plan, problems
 from trcomp.backends.local_plan import LocalPlan
 from trcomp.backends.record import LocalRecord
+from trcomp.backends.s3_inputs import Object
 from trcomp.images.engine import connect
 
 __all__ = [
@@ -49,8 +50,8 @@ def submit(plan: Plan) -> None:
     with closing(connect()) as client:
         complete = with_image(client, plan, lambda line: print(line, file=sys.stderr))
 
-    def fill(plan: LocalPlan) -> None:
-        prepare(plan, place_data)
+    def fill(plan: LocalPlan, objects: Sequence[Object]) -> None:
+        prepare(plan, objects, place_data)
         write_package(plan)
 
     local_jobs.begin(complete, fill)

@@ -21,18 +21,19 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from trcomp import contract, flags
-from trcomp.backends import record, results
+from trcomp.backends import record, results, s3_inputs
 from trcomp.backends.base import Cursor, Failure, JobStatus, with_host
 from trcomp.backends.directory import jobs_directory, remove_tree
 from trcomp.backends.local_plan import LocalPlan
 from trcomp.backends.record import LocalRecord
 from trcomp.backends.runner import KILL
+from trcomp.backends.s3_inputs import Object
 from trcomp.env import variables
 from trcomp.errors import (
     BackendUnavailableError,
@@ -50,27 +51,31 @@ Settle = Callable[[LocalRecord], bool]
 """Ends what is left of a job whose runner has died; False while something still ends by itself."""
 
 
-def begin(plan: LocalPlan, prepare: Callable[[LocalPlan], None]) -> None:
+def begin(plan: LocalPlan, prepare: Callable[[LocalPlan, Sequence[Object]], None]) -> None:
     """Make the job's directory, fill it, start the runner and return.
 
     Args:
         plan: The job.
-        prepare: Writes all that its hosts find.
+        prepare: Writes all that its hosts find, what its channels have in S3 among it.
 
     Raises:
         SpecError: A job of that name exists.
-        BackendUnavailableError: The directory cannot be written.
+        BackendUnavailableError: The directory cannot be written, or S3 cannot be read.
         KeyboardInterrupt: If it came in time, nothing runs; else the job does, and can be stopped.
     """
+    objects = s3_inputs.listed(plan)
     _make_directory(plan)
     prepared = first_record(plan)
     try:
         record.write(plan.directory, prepared)
         record.reserve(plan.directory)
-        prepare(plan)
+        prepare(plan, objects)
     except KeyboardInterrupt:
         stopped = prepared.entered(JobStatus.STOPPED, "Interrupted while it was prepared.")
         record.write(plan.directory, stopped)
+        raise
+    except BackendUnavailableError as error:
+        _give_up(plan, prepared, str(error))
         raise
     except OSError as error:
         message = f"The job could not be prepared: {error}"

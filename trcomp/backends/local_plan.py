@@ -17,6 +17,8 @@ class InputLink(Frozen):
 
     channel: str
     source: Path
+    uri: str | None = None
+    """Where in S3 it is fetched from, before the job starts."""
 
 
 class HostPlan(Frozen):
@@ -65,7 +67,7 @@ class LocalPlan(Plan):
             environ = os.environ | self.hosts[0].environment
             lines.append(f"cache      {settings.compiler_cache or kept_at(environ)}")
         lines += self.file_lines()
-        lines += [f"input      {link.channel} <- {link.source}" for link in self.inputs]
+        lines += [f"input      {link.channel} <- {link.uri or link.source}" for link in self.inputs]
         for host in self.hosts:
             script = shown_script(self.spec)
             lines += [f"host       {host.name}", f"  contract  {host.root}"]

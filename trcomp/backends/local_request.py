@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from trcomp import contract
-from trcomp.backends import source
+from trcomp import contract, s3
+from trcomp.backends import s3_inputs, source
 from trcomp.backends.directory import jobs_directory
 from trcomp.backends.local_plan import InputLink
 from trcomp.backends.settings import environment_problems, group_problems, instance_groups, settings
@@ -21,14 +21,18 @@ def problems(spec: JobSpec) -> list[Problem]:
         allowed = "S3 is not supported yet; a local job takes a directory."
         found.append(Problem("source_dir", spec.source_uri, allowed))
     places = {"output_path": spec.output_path, "checkpoint_s3_uri": spec.checkpoint_s3_uri}
-    places |= {f"inputs[{item.channel!r}]": item.uri for item in spec.inputs}
     for field, uri in places.items():
         if uri is not None and local_path(uri) is None:
             allowed = "S3 is not supported yet; a local job takes a path or file://."
             found.append(Problem(field, uri, allowed))
     for item in spec.inputs:
-        if item.path is not None and not item.path.exists():
-            field = f"inputs[{item.channel!r}]"
+        field = f"inputs[{item.channel!r}]"
+        if s3.is_url(item.uri):
+            found += s3_inputs.problems(item)
+        elif item.path is None:
+            allowed = "a local job takes a path, file:// or s3://."
+            found.append(Problem(field, item.uri, allowed))
+        elif not item.path.exists():
             found.append(Problem(field, str(item.path), "there is no such file or directory."))
     modes = [("input_mode", spec.managed.get("input_mode"))]
     modes += [(f"inputs[{item.channel!r}]", item.input_mode) for item in spec.inputs]
@@ -55,7 +59,12 @@ def fields(spec: JobSpec) -> dict[str, Any]:
         "files": source.plan_files(spec),
         "left_behind": source.left_behind(spec),
         "inputs": tuple(
-            InputLink(channel=item.channel, source=item.path) for item in spec.inputs if item.path
+            InputLink(
+                channel=item.channel,
+                source=item.path or directory / "data" / item.channel,
+                uri=None if item.path else item.uri,
+            )
+            for item in spec.inputs
         ),
         "output_dir": output / spec.job_name / "output" if output else directory / "output",
         "checkpoint_dir": local_path(spec.checkpoint_s3_uri) if spec.checkpoint_s3_uri else None,

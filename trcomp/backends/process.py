@@ -41,12 +41,12 @@ def submit(plan: Plan) -> None:
     Raises:
         SpecError: A job of that name exists.
         MissingExtraError: The job is to train through XLA, and torch or jax is not installed.
-        BackendUnavailableError: The directory cannot be written.
+        BackendUnavailableError: The directory cannot be written, or S3 cannot be read.
         KeyboardInterrupt: If it came in time, nothing runs; else the job does, and can be stopped.
     """
     assert isinstance(plan, LocalPlan)
     _require_packages(plan.spec)
-    local_jobs.begin(plan, lambda plan: prepare(plan, link_data))
+    local_jobs.begin(plan, lambda plan, objects: prepare(plan, objects, link_data))
 
 
 def describe(name: str) -> LocalRecord:
