@@ -67,7 +67,7 @@ def test_a_channel_that_cannot_be_read_is_told_before_anything_is_written(
         monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("HOME", str(tmp_path))
-    with pytest.raises(BackendUnavailableError, match="no AWS credentials(.|\n)*aws configure"):
+    with pytest.raises(BackendUnavailableError, match=r"no AWS credentials(.|\n)*aws configure"):
         estimator.fit(f"s3://{BUCKET}/day")
     assert not (tmp_path / "home").exists()
 
