@@ -122,14 +122,17 @@ def build(
 
 def _follow(lines: Iterable[dict[str, Any]], recipe: Recipe, progress: Progress) -> None:
     last: deque[str] = deque(maxlen=_SHOWN)
+    error = ""
+    # To its end, also after an error: the connection is then free.
     for line in lines:
-        if error := line.get("error"):
-            shown = "".join(f"\n  {text}" for text in last)
-            text = f"{str(error).strip()}{shown and f'{chr(10)}The last lines:{shown}'}"
-            engine.refuse(f"build {recipe.image}", text, _hint(str(error), recipe))
+        error = error or str(line.get("error") or "").strip()
         for text in to_lines(line):
             last.append(text)
             progress(text)
+    if error:
+        shown = "".join(f"\n  {text}" for text in last)
+        text = f"{error}\nThe last lines:{shown}" if shown else error
+        engine.refuse(f"build {recipe.image}", text, _hint(error, recipe))
 
 
 def to_lines(message: Mapping[str, Any]) -> list[str]:

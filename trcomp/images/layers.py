@@ -1,11 +1,12 @@
 """Within a build of the image: the files of each step of pip, as trees that become layers.
 
-Runs on the image's Python, before trcomp is there: layers.py list NAME, layers.py move NAME...
+Runs on the image's Python, before trcomp is there: layers.py list NAME, layers.py copy NAME...
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,8 +26,11 @@ def write_list(name: str) -> None:
     (LISTS / name).write_text("".join(f"{path}\n" for path in new))
 
 
-def move(name: str) -> None:
-    """Move the files of a list into a tree of their own."""
+def copy(name: str) -> None:
+    """Copy the files of a list into a tree of their own.
+
+    To move them would take minutes: overlayfs first copies each, and waits for the disk.
+    """
     layer, files = LAYERS / name, (LISTS / name).read_text()
     (layer / KEPT).mkdir(parents=True)
     (layer / KEPT / f"{name}.txt").write_text(files)
@@ -35,7 +39,7 @@ def move(name: str) -> None:
         if os.path.lexists(line):
             target = layer / line.removeprefix("/")
             target.parent.mkdir(parents=True, exist_ok=True)
-            os.rename(line, target)
+            shutil.copy2(line, target, follow_symlinks=False)
 
 
 def _files(root: Path) -> Iterator[str]:
@@ -46,6 +50,6 @@ def _files(root: Path) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    act = {"list": write_list, "move": move}[sys.argv[1]]
+    act = {"list": write_list, "copy": copy}[sys.argv[1]]
     for argument in sys.argv[2:]:
         act(argument)

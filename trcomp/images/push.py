@@ -76,16 +76,18 @@ def _from_environment() -> dict[str, str] | None:
 
 
 def _follow(lines: Iterable[dict[str, Any]], to: str, progress: Progress) -> str:
-    digest = ""
+    digest = error = ""
+    # To its end, also after an error: the connection is then free.
     for line in lines:
-        if error := line.get("error"):
-            engine.refuse(f"push {to}", str(error), _hint(str(error).lower(), to))
+        error = error or str(line.get("error") or "")
         digest = (line.get("aux") or {}).get("Digest") or digest
         for text in to_lines(line):
             progress(text)
             # Podman says it in words alone.
             told = re.search(r"sha256:[0-9a-f]{64}", text)
             digest = digest or (told[0] if told else "")
+    if error:
+        engine.refuse(f"push {to}", error, _hint(error.lower(), to))
     return digest
 
 
