@@ -81,6 +81,12 @@ ERROR_FILE = Flag(
 )
 PROGRESS_DIR = Flag("TRCOMP_PROGRESS_DIR", "", "Where each rank says how far it has come.")
 GRACE_SECONDS = Flag("TRCOMP_GRACE_SECONDS", 30, "Seconds between SIGTERM and SIGKILL.")
+MAX_RESTARTS = Flag(
+    "TRCOMP_MAX_RESTARTS",
+    0,
+    "How often a job's workers are started anew within it if its script fails, to go on from its "
+    "checkpoints.",
+)
 WATCHDOG_SECONDS = Flag(
     "TRCOMP_WATCHDOG_SECONDS",
     600,

@@ -609,3 +609,49 @@ def test_the_entrypoint_opens_no_gpu_and_calls_no_cloud() -> None:
     heavy = "{'torch', 'jax', 'numpy', 'boto3', 'pydantic'}"
     code = f"import sys, trcomp.entrypoint.__main__; assert not {heavy} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+_FAILS_TWICE = """
+    import os, pathlib, sys
+    count = os.environ["TORCHELASTIC_RESTART_COUNT"]
+    print("start", count, os.environ["TORCHELASTIC_MAX_RESTARTS"], os.environ["MASTER_PORT"])
+    if int(count) < 2 and os.environ["RANK"] == "1":
+        raise ValueError(f"bad {count}")
+"""
+
+
+def test_workers_start_anew_as_often_as_allowed(make: Make) -> None:
+    host = make(_FAILS_TWICE, environ={flags.MAX_RESTARTS.name: "3", flags.GRACE_SECONDS.name: "1"})
+    code, lines = host.run()
+    assert code == 0 and host.failure == ""
+    first = [line for line in lines if line.startswith("[rank 1] start")]
+    assert [line.split()[3:5] for line in first] == [["0", "3"], ["1", "3"], ["2", "3"]]
+    # Workers of another host may still be at the last place.
+    assert len({line.split()[-1] for line in first}) == 3
+    assert "[trcomp] Restart 2 of 3: the workers start anew." in lines
+    told = [line for line in lines if "Failed first" in line]
+    assert [line.rpartition(" ")[2] for line in told] == ["0", "1"]
+    # A rank's own log has the lines of every attempt.
+    kept = (host.logs / "rank-1.log").read_text().splitlines()
+    assert sum(line.startswith("start") for line in kept) == 3
+
+
+def test_the_last_failure_is_the_jobs_own(make: Make) -> None:
+    host = make(_FAILS_TWICE, environ={flags.MAX_RESTARTS.name: "1", flags.GRACE_SECONDS.name: "1"})
+    code, lines = host.run()
+    assert code == 1
+    assert host.failure.startswith("ValueError: bad 1\nrank 1 on host algo-1")
+    assert sum("Restart" in line for line in lines) == 1
+
+
+def test_a_stopped_job_does_not_start_anew(make: Make) -> None:
+    host = make(
+        'print("up", flush=True)\nimport time\ntime.sleep(60)',
+        environ={flags.MAX_RESTARTS.name: "3"},
+    )
+    with host.start() as process:
+        lines_until(process, "up", 2)
+        process.send_signal(signal.SIGTERM)
+        out, _ = process.communicate(timeout=60)
+    assert process.returncode == 143
+    assert b"Restart" not in out

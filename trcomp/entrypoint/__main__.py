@@ -15,6 +15,7 @@ import tempfile
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 from trcomp import contract as contracts
@@ -88,15 +89,26 @@ class _Run:
             if signals.received:
                 return self._stopped(signals.received[0])
             self.say(_summary(site, workers))
-            seconds = flags.WATCHDOG_SECONDS.get(site.environ)
-            watchdog = Watchdog(site.scratch, seconds, site.paths.code) if seconds > 0 else None
-            outcome = self._run(
-                site, workers, signals, lambda: _mark_started(site), watchdog=watchdog
-            )
-            ended = self._ended(site, outcome, "The script")
+            ended = self._train(site, workers, signals)
             if ended == 0:
                 self._move_executables("upload", site, workers, signals)
             return ended
+
+    def _train(self, site: Site, workers: Sequence[Worker], signals: Signals) -> int:
+        """Run the script, and anew if it fails and may be; gives the exit code."""
+        restarts = flags.MAX_RESTARTS.get(site.environ)
+        seconds = flags.WATCHDOG_SECONDS.get(site.environ)
+        while True:
+            watchdog = Watchdog(site.attempt_dir, seconds, site.paths.code) if seconds > 0 else None
+            started = partial(_mark_started, site)
+            outcome = self._run(site, workers, signals, started, watchdog=watchdog)
+            failed = failure.blamed(outcome, site.contract.current_host)
+            if failed is None or outcome.signal is not None or site.attempt >= restarts:
+                return self._ended(site, outcome, "The script")
+            self.say(failed.summary)
+            site = site.again()
+            workers = plan_workers(site)
+            self.say(f"Restart {site.attempt} of {restarts}: the workers start anew.")
 
     def say(self, text: str) -> None:
         """Print lines of the entrypoint's own."""

@@ -147,7 +147,7 @@ class _Supervision:
 
     def start(self, worker: Worker) -> None:
         """Start a worker in a session of its own: signals to our group are ours to forward."""
-        raw: BinaryIO | None = worker.log.open("wb", buffering=0) if worker.log else None
+        raw: BinaryIO | None = worker.log.open("ab", buffering=0) if worker.log else None
         pump = LinePump(self._console, worker.prefix, raw)
         reading, writing = os.pipe()
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from trcomp import flags, s3
 from trcomp.contract import Contract, Paths, sm_variables
 from trcomp.entrypoint.supervisor import Worker
 from trcomp.env.topology import Rank, Topology
-from trcomp.env.variables import Variable, applied, for_host, for_rank
+from trcomp.env.variables import Variable, applied, for_host, for_rank, restart_variables
 from trcomp.errors import Problem, SpecError
 from trcomp.lines import rank_prefix
 
@@ -32,6 +32,7 @@ class Site:
         efa: Whether this host has an Elastic Fabric Adapter.
         num_cpus: Cores that this host may use.
         unknown_flags: Names of XLA's flags that its jaxlib has not.
+        attempt: How often the workers have been started before.
     """
 
     contract: Contract
@@ -43,6 +44,28 @@ class Site:
     efa: bool = False
     num_cpus: int = 1
     unknown_flags: tuple[str, ...] = ()
+    attempt: int = 0
+
+    def again(self) -> Site:
+        """The same for workers that are started anew.
+
+        They meet elsewhere: of other hosts' workers some may not have ended yet, and what those
+        left behind is none of theirs.
+        """
+        topology = replace(
+            self.topology,
+            coordinator_port=self.topology.coordinator_port + 1,
+            mesh_port=self.topology.mesh_port + 1,
+            master_port=self.topology.master_port + 1,
+        )
+        site = replace(self, topology=topology, attempt=self.attempt + 1)
+        site.attempt_dir.mkdir()
+        return site
+
+    @property
+    def attempt_dir(self) -> Path:
+        """Where the workers of this attempt say how far they come, and why they fail."""
+        return self.scratch / f"attempt-{self.attempt}" if self.attempt else self.scratch
 
     @property
     def host_index(self) -> int | None:
@@ -187,7 +210,7 @@ def _worker(
     site: Site, script: Path, rank: Rank | None, variables: Sequence[Variable], *, enabled: bool
 ) -> Worker:
     name = "host" if rank is None else f"rank-{rank.rank}"
-    error = site.scratch / f"{name}.json"
+    error = site.attempt_dir / f"{name}.json"
     settings: dict[flags.Flag[Any], str] = {
         flags.WORKER: "1",
         flags.ENABLED: str(int(enabled)),
@@ -196,7 +219,7 @@ def _worker(
         flags.JOB_NAME: site.contract.job_name,
         flags.REPORT_DIR: str(site.report_dir),
         flags.ERROR_FILE: str(error),
-        flags.PROGRESS_DIR: str(site.scratch),
+        flags.PROGRESS_DIR: str(site.attempt_dir),
     }
     if site.host_index is not None:
         settings |= {flags.TOPOLOGY: site.topology.to_json()}
@@ -209,6 +232,7 @@ def _worker(
         settings[flags.COORDINATOR] = site.topology.coordinator
     environ = applied(job_environ(site), variables)
     environ |= {flag.name: value for flag, value in settings.items()}
+    environ |= restart_variables(site.attempt, flags.MAX_RESTARTS.get(site.environ))
     argv = (sys.executable, "-m", "trcomp.entrypoint.worker", str(script))
     return Worker(
         rank=None if rank is None else rank.rank,

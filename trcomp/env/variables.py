@@ -109,6 +109,16 @@ def identifying(identity: Identity) -> dict[str, str]:
     return {name: str(getattr(identity, name.lower())) for name in _IDENTITY}
 
 
+def restart_variables(attempt: int, restarts: int) -> dict[str, str]:
+    """What a worker reads of how often the workers have been started anew; torchrun's names."""
+    if not restarts:
+        return {}
+    return {
+        "TORCHELASTIC_RESTART_COUNT": str(attempt),
+        "TORCHELASTIC_MAX_RESTARTS": str(restarts),
+    }
+
+
 def master(environ: Mapping[str, str]) -> str:
     """The host of torch.distributed's store, empty if nobody named it."""
     return environ.get("MASTER_ADDR", "") if environ.get("MASTER_PORT") else ""
