@@ -118,7 +118,7 @@ def _place(path: Path) -> str:
 
 def _wanted(info: tarfile.TarInfo) -> tarfile.TarInfo | None:
     parts = Path(info.name).parts
-    if "__pycache__" in parts or "test" in parts or info.name.endswith(".a"):
+    if "test" in parts or info.name.endswith(".a"):
         return None
     below = parts[parts.index("site-packages") + 1 :] if "site-packages" in parts else ()
     return info if not below or below[0].startswith("pip") else None

@@ -35,11 +35,12 @@ start() {
         mtu=$(cat "/sys/class/net/${device:-lo}/mtu")
         setsid nohup dockerd --mtu "$((mtu < 1500 ? mtu : 1500))" --host "unix://$socket" --pidfile "$pidfile" --data-root "$directory/data" \
             --exec-root "$directory/exec" >"$directory/dockerd.log" 2>&1 </dev/null &
+        dockerd=$!
         for _ in $(seq 300); do
-            answers "$socket" && break
+            { answers "$socket" || ! kill -0 "$dockerd" 2>/dev/null; } && break
             sleep 0.1
         done
-        answers "$socket" || fail "dockerd did not start: $(tail -n 3 "$directory/dockerd.log")"
+        answers "$socket" || fail "dockerd did not start: $(tail -n 1 "$directory/dockerd.log")"
     fi
     echo "unix://$socket"
 }
@@ -49,6 +50,8 @@ stop() {
     pid=$(cat "$pidfile")
     kill "$pid"
     while [ -e "/proc/$pid" ]; do sleep 0.1; done
+    # One that was killed before leaves its data directory mounted on itself.
+    awk -v below="$directory/" 'index($2, below) == 1 { print $2 }' /proc/mounts | sort -r | xargs -r umount
 }
 
 "$action"
