@@ -63,6 +63,8 @@ def write(directory: Path, record: LocalRecord) -> None:
         # A job that filled the disk must still be able to say so.
         (directory / _RESERVE).unlink(missing_ok=True)
         _replace(directory, text)
+    if record.status.ended:
+        (directory / _RESERVE).unlink(missing_ok=True)
 
 
 def reserve(directory: Path) -> None:
