@@ -29,7 +29,7 @@ from trcomp.json_output import json_option, print_json
 )
 @click.option(
     "--requirements",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=click.Path(path_type=Path),
     help="A requirements file whose packages are baked in.",
 )
 @click.option(
@@ -117,7 +117,11 @@ def _recipe(
     if extends is not None and (base_image is not None or requirements is None):
         allowed = "it goes with --requirements, and without --base-image."
         raise SpecError([Problem("--from", extends, allowed)])
-    text = "" if requirements is None else requirements.read_text(encoding="utf-8")
+    try:
+        text = "" if requirements is None else requirements.read_text(encoding="utf-8")
+    except (OSError, UnicodeError) as error:
+        allowed = f"it cannot be read: {error}"
+        raise SpecError([Problem("--requirements", str(requirements), allowed)]) from error
     given = parsed(build_args, "--build-arg", os.environ)
     given |= {"BASE_IMAGE": base_image} if base_image else {}
     plain = Recipe(gpu, text, extends)

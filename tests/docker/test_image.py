@@ -20,17 +20,6 @@ SECRET = "s3cret-of-the-index"
 
 
 @pytest.fixture
-def settings(engine: Any, image: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """Build arguments that need no network; commands have them from the environment."""
-    found = {"BASE_IMAGE": wheels.base(engine, image), "TORCH_INDEX_URL": ""}
-    found |= {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": wheels.FOLDER}
-    found |= {"TORCH_VERSION": wheels.VERSION, "JAX_VERSION": wheels.VERSION}
-    texts = " ".join(f"{name}={value}" for name, value in found.items())
-    monkeypatch.setenv("TRCOMP_BUILD_ARGS", texts)
-    return found
-
-
-@pytest.fixture
 def built(engine: Any, settings: dict[str, str]) -> str:
     """The image without requirements."""
     return find_or_build(engine, gpu=False, progress=print)

@@ -178,6 +178,16 @@ def test_build_arguments_are_the_dockerfiles(monkeypatch: pytest.MonkeyPatch) ->
     assert given == {"PIP_INDEX_URL": "https://x"}
 
 
+def test_the_page_names_every_argument_and_layer() -> None:
+    page = (ROOT / "docs" / "images.md").read_text()
+    text = Recipe(True).dockerfile
+    missing = [name for name in arguments(text) if f"`{name}`" not in page]
+    assert missing == []
+    (names,) = re.findall(r"layers\.py copy (.+)", text)
+    for name in names.split():
+        assert f"| {name} |" in page, name
+
+
 def test_a_context_for_an_engine_elsewhere(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
