@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from tests.docker import base_image
+from tests.docker import base_image, wheels
 from tests.docker.jobs import Place
 from trcomp.errors import BackendUnavailableError, JobNotFoundError
 from trcomp.images.engine import connect
@@ -95,3 +95,14 @@ def place(
         for _ in range(2):
             with suppress(BackendUnavailableError, JobNotFoundError):
                 job.stop()
+
+
+@pytest.fixture
+def settings(engine: Any, image: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Build arguments that need no network; commands have them from the environment."""
+    found = {"BASE_IMAGE": wheels.base(engine, image), "TORCH_INDEX_URL": ""}
+    found |= {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": wheels.FOLDER}
+    found |= {"TORCH_VERSION": wheels.VERSION, "JAX_VERSION": wheels.VERSION}
+    texts = " ".join(f"{name}={value}" for name, value in found.items())
+    monkeypatch.setenv("TRCOMP_BUILD_ARGS", texts)
+    return found
