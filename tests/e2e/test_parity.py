@@ -10,7 +10,7 @@ from tests.parity import driver
 from tests.parity.jobs import JOBS
 from trcomp.testing import SageMaker
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 
 @pytest.mark.parametrize("name", JOBS)

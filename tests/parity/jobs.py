@@ -28,14 +28,14 @@ JOBS: dict[str, dict[str, Any]] = {
     },
     "hosts": {"instance_count": 2, "compiler_config": COMPILED},
     "once-per-host": {"instance_count": 2, "environment": {"GPU_NUM_DEVICES": "2"}},
-    "without-xla": {
-        "compiler_config": TrainingCompilerConfig(enabled=False),
-        "distribution": {"torch_distributed": {"enabled": True}},
-    },
     "raises": {
         "arguments": ["--fail", "1"],
         "environment": {"GPU_NUM_DEVICES": "2"},
         "compiler_config": COMPILED,
     },
-    "exits": {"arguments": ["--exit", "7"], "compiler_config": COMPILED},
+    "exits-without-xla": {
+        "arguments": ["--exit", "7"],
+        "compiler_config": TrainingCompilerConfig(enabled=False),
+        "distribution": {"torch_distributed": {"enabled": True}},
+    },
 }

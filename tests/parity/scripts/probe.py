@@ -8,13 +8,12 @@ import sys
 import time
 
 
-def meet_other_hosts() -> None:
-    """Return once all hosts are here: each has found the others, as hosts that train have."""
-    hosts = json.loads(os.environ["TRCOMP_TOPOLOGY"])["hosts"]
-    address = (hosts[0]["address"], 7777)
-    if os.environ["SM_CURRENT_HOST"] == hosts[0]["name"]:
+def meet(index: int, count: int) -> None:
+    """Return once all are here: each has found the others and written its own, as in training."""
+    address = (json.loads(os.environ["TRCOMP_TOPOLOGY"])["hosts"][0]["address"], 7777)
+    if index == 0:
         with socket.create_server(address) as server:
-            for peer in [server.accept()[0] for _ in hosts[1:]]:
+            for peer in [server.accept()[0] for _ in range(count - 1)]:
                 peer.close()
         return
     while True:
@@ -26,8 +25,6 @@ def meet_other_hosts() -> None:
             time.sleep(0.05)
 
 
-if len(json.loads(os.environ["SM_HOSTS"])) > 1:
-    meet_other_hosts()
 base = pathlib.Path(os.environ.get("SAGEMAKER_BASE_DIR", "/opt/ml"))
 rank = os.environ.get("RANK", "none")
 host = os.environ["SM_CURRENT_HOST"]
@@ -49,6 +46,11 @@ output = pathlib.Path(os.environ["SM_OUTPUT_DATA_DIR"], f"{host}-{rank}.json")
 output.write_text(json.dumps(given))
 pathlib.Path(os.environ["SM_MODEL_DIR"], f"model-{host}-{rank}").write_text(rank)
 print("given", host, rank, flush=True)
+if "RANK" in os.environ:
+    meet(int(rank), int(os.environ["WORLD_SIZE"]))
+else:
+    hosts = json.loads(os.environ["SM_HOSTS"])
+    meet(hosts.index(host), len(hosts))
 if "--fail" in sys.argv and sys.argv[sys.argv.index("--fail") + 1] == rank:
     raise ValueError(f"rank {rank} was told to")
 if "--exit" in sys.argv:
