@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import tarfile
 from collections.abc import Iterator
+from configparser import ConfigParser
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +22,7 @@ from trcomp.images import build, engine
 from trcomp.images.context import Recipe, arguments, needed
 
 ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "trcomp"
 DOCKERFILES = [ROOT / "containers" / name for name in ("Dockerfile.gpu", "Dockerfile.extend")]
 
 
@@ -95,6 +97,15 @@ def test_the_context_is_the_same_for_the_same_sources(monkeypatch: pytest.Monkey
         assert (entry.uid, entry.gid, entry.mtime) == (0, 0, 315532800)
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
     assert {entry.mtime for entry in contents(Recipe(False).archive()).values()} == {1700000000}
+
+
+def test_the_wheel_has_every_file_of_the_package() -> None:
+    setup = ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    globs = [text.strip() for text in setup["options.package_data"]["trcomp"].split(",")]
+    shipped = {path for glob in globs for path in PACKAGE.glob(glob)}
+    others = [path for path in PACKAGE.rglob("*") if path.is_file() and path.suffix != ".py"]
+    assert {path for path in others if path.suffix != ".pyc"} == shipped
 
 
 def test_the_image_gets_what_trcomp_requires() -> None:

@@ -12,7 +12,7 @@ import io
 import os
 import re
 import tarfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from importlib import metadata
@@ -159,12 +159,20 @@ def _package_files() -> Iterator[tuple[str, tuple[bytes, int]]]:
             yield f"{_ROOT}/trcomp/{path.relative_to(package)}", (path.read_bytes(), 0o644)
     installed = metadata.distribution("trcomp")
     folder = f"{_ROOT}/trcomp-{__version__}.dist-info"
-    yield f"{folder}/METADATA", (str(installed.metadata).encode(), 0o644)
+    yield f"{folder}/METADATA", (_metadata(installed.requires or ()).encode(), 0o644)
     yield f"{folder}/INSTALLER", (b"trcomp build\n", 0o644)
     entry_points = installed.read_text("entry_points.txt") or ""
     yield f"{folder}/entry_points.txt", (entry_points.encode(), 0o644)
     for name, module in _LAUNCHERS.items():
         yield f"{_ROOT}/bin/{name}", (_LAUNCHER.format(module=module).encode(), 0o755)
+
+
+def _metadata(requires: Iterable[str]) -> str:
+    """What tools ask of a package; its description would make another image of every change."""
+    own = [line for line in requires if ";" not in line]
+    headers = ["Metadata-Version: 2.1", "Name: trcomp", f"Version: {__version__}"]
+    headers += [f"Requires-Dist: {line}" for line in sorted(own)]
+    return "\n".join([*headers, ""])
 
 
 def _tar(files: Mapping[str, tuple[bytes, int]], epoch: int, directories: bool = False) -> bytes:
