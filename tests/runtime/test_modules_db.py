@@ -8,7 +8,6 @@ import warnings
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-import jax
 import pytest
 import torch
 from torch.testing._internal.common_modules import (
@@ -24,7 +23,7 @@ from tests.runtime.agreement import assert_alike, leaves, on_device, weighted
 from trcomp.runtime.device import DEVICE
 from trcomp.runtime.metrics import counters
 
-pytestmark = pytest.mark.runtime
+pytestmark = [pytest.mark.runtime, pytest.mark.usefixtures("quick_compiles")]
 
 MOST_SAMPLES = {torch.float64: 16, torch.float32: 4}
 """Of one module; a few have hundreds, which differ in one argument each."""
@@ -43,14 +42,6 @@ class Case(NamedTuple):
     label: str
     expected: list[Any]
     actual: list[Any]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def quick_compiles() -> Iterator[None]:
-    """Compile without LLVM's costly passes: each graph here runs once."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
 
 
 def as_leaf(argument: Any) -> Any:

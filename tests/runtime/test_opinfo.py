@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
-import jax
 import pytest
 import torch
 from torch.testing._internal.common_methods_invocations import op_db
@@ -16,7 +14,7 @@ from tests.runtime.opinfo_failures import FAILING, ON_THE_CPU, is_listed
 from tests.runtime.verdicts import Verdict
 from trcomp.runtime import dispatch
 
-pytestmark = pytest.mark.runtime
+pytestmark = [pytest.mark.runtime, pytest.mark.usefixtures("quick_compiles")]
 
 PAGE = Path(__file__).parents[2] / "docs" / "ops.md"
 NUM_SHARDS = 8
@@ -27,14 +25,6 @@ ELSEWHERE = [
 ]
 """(dtype, check) of which every `EVERY`-th operator is tried here, each time others."""
 EVERY = 6
-
-
-@pytest.fixture(scope="module", autouse=True)
-def quick_compiles() -> Iterator[None]:
-    """Compile without LLVM's costly passes: each graph here runs once."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
 
 
 def wrong(found: list[Verdict]) -> list[str]:

@@ -6,7 +6,6 @@ import copy
 from collections.abc import Iterator
 from typing import Any
 
-import jax
 import pytest
 import torch
 from torch.testing._internal.common_optimizers import OptimizerInfo, optim_db
@@ -15,7 +14,7 @@ import trcomp.runtime as rt
 from trcomp.runtime.device import DEVICE
 from trcomp.runtime.metrics import counters
 
-pytestmark = pytest.mark.runtime
+pytestmark = [pytest.mark.runtime, pytest.mark.usefixtures("quick_compiles")]
 
 STEPS = 5
 
@@ -28,14 +27,6 @@ FORMS: dict[str, dict[str, bool]] = {
     "capturable-foreach": {"foreach": True, "capturable": True},
 }
 """Arguments that choose how an optimizer computes, not what."""
-
-
-@pytest.fixture(scope="module", autouse=True)
-def quick_compiles() -> Iterator[None]:
-    """Compile without LLVM's costly passes: few graphs here run more than five times."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
 
 
 class Training:

@@ -15,7 +15,11 @@ from torch.nn import functional as F
 import trcomp
 import trcomp.runtime as rt
 
-pytestmark = [pytest.mark.runtime, pytest.mark.slow]
+pytestmark = [
+    pytest.mark.runtime,
+    pytest.mark.slow,
+    pytest.mark.usefixtures("quick_compiles"),
+]
 
 
 class _Training:
