@@ -16,6 +16,7 @@ from tests.runtime import vision
 
 pytestmark = [
     pytest.mark.runtime,
+    pytest.mark.usefixtures("quick_compiles"),
     # torch's own, as it traces.
     pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning"),
 ]
@@ -93,6 +94,9 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "timm_vision_transformer": vit,
 }
 
+ALIKE = {"resnet50", "vgg16", "mnasnet1_0"}
+"""Made of the same layers, the same way, as another: the bottlenecks of ResNeXt, and so on."""
+
 
 def batch_for(name: str) -> Batch:
     generator = torch.Generator().manual_seed(1)
@@ -156,7 +160,10 @@ def assert_close(made: Steps, expected: Steps, tolerance: float) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.long] if name in ALIKE else []) for name in MODELS],
+)
 def test_trains_as_on_the_cpu_and_as_recorded(name: str) -> None:
     made = two_steps(name, "xla", compiled=True)
     assert made.nodes <= 30
