@@ -31,8 +31,12 @@ check: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# What starts jobs has the machine to itself; of the other files two run at a time, each in one process.
+TOGETHER := tests/runtime tests/unit
+
 test: check
-	$(BIN)/pytest -m "not long"
+	$(BIN)/pytest -m "not long" -n 2 --dist loadfile --no-loadscope-reorder $(TOGETHER)
+	$(BIN)/pytest -m "not long" $(TOGETHER:%=--ignore=%)
 
 # More models against the CPU: minutes apiece.
 long: $(STAMP)
