@@ -19,7 +19,8 @@ from trcomp.env import gpus
 
 _QUERY = "index,name,driver_version,compute_cap,memory.total,memory.used"
 _SMI_SECONDS = 30
-PROBE_SECONDS = 90
+PROBE_SECONDS = 120
+"""For a few seconds' work: the machine may be busy with jobs."""
 _BUSY = 0.1
 """Of a GPU's memory: more of it in use is worth a warning. JAX asks for three quarters."""
 
