@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
@@ -20,9 +21,10 @@ from trcomp.images.engine import connect
 
 REQUIRED = "DOCKER_TESTS"
 """Set to "required", this variable makes a missing engine an error."""
+BUDGET = "DOCKER_TESTS_SECONDS"
+"""After this time, if it is set, no more of these tests are begun."""
 _HERE = Path(__file__).parent
-
-
+_BEGIN = pytest.StashKey[float]()
 _MISSING: Counter[str] = Counter()
 """What there is not, in a sentence, and how many tests did not run for it."""
 
@@ -37,6 +39,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(_HERE):
             item.add_marker(pytest.mark.docker)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    seconds = float(os.environ.get(BUDGET, "inf"))
+    begin = item.config.stash.setdefault(_BEGIN, time.monotonic())
+    if time.monotonic() - begin > seconds:
+        missing(f"Their time was up: {BUDGET}={seconds:g}. `make docker` runs all of them.")
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

@@ -231,6 +231,24 @@ def test_who_asks_ends_what_a_killed_runner_left(place: Place, all_of_them: bool
     assert main(["remove", "docker://job"]) == 0
 
 
+def test_without_an_engine_jobs_can_still_be_listed(
+    place: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = place.started(SLEEPER)
+    until(job, "ready")
+    record = json.loads((place.root / "home/jobs/job/job.json").read_text())
+    children = Path(f"/proc/{record['runner_pid']}/task/{record['runner_pid']}/children")
+    for pid in [record["runner_pid"], *map(int, children.read_text().split())]:
+        os.kill(pid, 9)
+    with monkeypatch.context() as patch:
+        patch.setenv("DOCKER_HOST", f"unix://{place.root}/none.sock")
+        assert main(["list"]) == 0
+        assert "docker://job" in capsys.readouterr().out
+        assert main(["status", "docker://job"]) == 69
+        assert "No container engine answers" in capsys.readouterr().err
+    assert job.status() is JobStatus.FAILED
+
+
 def test_jobs_of_one_name_in_two_places_do_not_meet(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -296,6 +314,21 @@ def test_hosts_of_an_isolated_job_find_each_other(place: Place) -> None:
     until(job, "found True", 2)
     (network,) = place.networks(job)
     assert network.attrs["Internal"]
+
+
+@pytest.mark.slow
+def test_without_image_uri_trcomp_builds_its_own(
+    place: Place, settings: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = "import shutil, trcomp; print(shutil.which('train'), trcomp.__file__)"
+    # Its torch is a mere name: the script, which does without, is all that runs.
+    for number in range(2):
+        job = place.started(
+            script, f"job-{number}", image_uri=None, mounts={}, environment={"PYTHONPATH": ""}
+        )
+        job.wait(timeout=240)
+        assert any("/opt/trcomp/bin/train /opt/trcomp/trcomp" in line for line in job.logs())
+    assert capsys.readouterr().err.count("Building") <= 1
 
 
 def test_an_image_without_python_is_told_so(place: Place) -> None:

@@ -17,6 +17,7 @@ from trcomp.backends.docker_plan import NAME, DockerPlan, plan, problems
 from trcomp.backends.local_plan import LocalPlan
 from trcomp.backends.record import LocalRecord
 from trcomp.backends.s3_inputs import Object
+from trcomp.errors import BackendUnavailableError
 from trcomp.images.engine import connect
 
 __all__ = [
@@ -102,4 +103,12 @@ def download(name: str, directory: Path, which: Collection[str]) -> list[Path]:
 
 def records() -> list[LocalRecord]:
     """The records of this machine's jobs in containers, oldest first."""
-    return local_jobs.records(NAME, describe)
+    return local_jobs.records(NAME, _as_known)
+
+
+def _as_known(name: str) -> LocalRecord:
+    """The job's record; where that takes an engine and none answers, as it was written last."""
+    try:
+        return describe(name)
+    except BackendUnavailableError:
+        return local_jobs.describe(NAME, name, lambda found: False)
