@@ -109,9 +109,6 @@ def place(
 @pytest.fixture
 def settings(engine: Any, image: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """Build arguments that need no network; commands have them from the environment."""
-    found = {"BASE_IMAGE": wheels.base(engine, image), "TORCH_INDEX_URL": ""}
-    found |= {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": wheels.FOLDER}
-    found |= {"TORCH_VERSION": wheels.VERSION, "JAX_VERSION": wheels.VERSION}
-    texts = " ".join(f"{name}={value}" for name, value in found.items())
-    monkeypatch.setenv("TRCOMP_BUILD_ARGS", texts)
+    found = wheels.build_args(engine, image)
+    monkeypatch.setenv("TRCOMP_BUILD_ARGS", wheels.as_text(found))
     return found

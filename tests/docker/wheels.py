@@ -18,6 +18,18 @@ FOLDER = "/wheels"
 _DOCKERFILE = "FROM {image}\nCOPY wheels {folder}\n"
 
 
+def build_args(client: Any, image: str) -> dict[str, str]:
+    """Arguments by which trcomp's image is built on an image, without a network."""
+    found = {"BASE_IMAGE": base(client, image), "TORCH_INDEX_URL": ""}
+    found |= {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": FOLDER}
+    return found | {"TORCH_VERSION": VERSION, "JAX_VERSION": VERSION}
+
+
+def as_text(args: dict[str, str]) -> str:
+    """Arguments as the environment gives them."""
+    return " ".join(f"{name}={value}" for name, value in args.items())
+
+
 def base(client: Any, image: str) -> str:
     """An image that also holds all wheels that trcomp's image is made of; it is made once."""
     from docker.errors import ImageNotFound
