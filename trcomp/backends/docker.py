@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Collection, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +88,12 @@ def remove(name: str) -> None:
         JobRunningError: The job has not ended.
         BackendUnavailableError: Something cannot be deleted.
     """
-    local_jobs.remove(describe(name))
+    found = describe(name)
+    if found.status.ended:
+        # The engine may have been away as the job ended.
+        with suppress(BackendUnavailableError):
+            docker_objects.remove_abandoned(name, found.directory)
+    local_jobs.remove(found)
 
 
 def report(name: str) -> dict[str, Any]:

@@ -33,6 +33,7 @@ _MARGIN_SECONDS = 15
 """What a host gets beyond its workers' grace; the runner, if it lives, comes first."""
 _AWAY_SECONDS = 60
 """How long an engine may be away, as it is while it is upgraded."""
+_AGAIN_SECONDS = 0.5
 _KILLED = 137
 
 
@@ -112,26 +113,35 @@ class Attendant:
         log = self.plan.directory / "logs" / f"{self.host.name}.log"
         try:
             while not self._ended(container):
-                with suppress(OSError):
+                try:
                     save_lines(container, log, follow=True)
+                except OSError:
+                    # The engine is away, or the disk is full: neither is the job's end.
+                    time.sleep(_AGAIN_SECONDS)
             # The stream may have ended before its last lines came.
-            save_lines(container, log)
+            with suppress(OSError):
+                save_lines(container, log)
         except Exception as error:
             self.trouble = error
         os.kill(os.getpid(), _ENDED)
 
     def _ended(self, container: Any) -> bool:
         """Whether the container has ended, asked for as long as an engine may be away."""
+        from docker.errors import NotFound
+
         deadline = time.monotonic() + _AWAY_SECONDS
         while True:
             try:
                 with told(f"look at the container of {self.host.name}"):
                     container.reload()
                 return container.attrs["State"]["Status"] in {"exited", "dead", "stopped"}
-            except BackendUnavailableError:
+            except BackendUnavailableError as error:
+                if isinstance(error.__cause__, NotFound):
+                    message = f"The container of {self.host.name} was removed while it ran."
+                    raise BackendUnavailableError(message) from error
                 if time.monotonic() > deadline:
                     raise
-                time.sleep(1)
+                time.sleep(_AGAIN_SECONDS)
 
     def _exit_code(self, state: dict[str, Any]) -> int:
         code = int(state["ExitCode"])

@@ -11,6 +11,7 @@ from contextlib import closing
 from trcomp.backends import docker_host, docker_objects, runner
 from trcomp.backends.docker_plan import ContainerPlan, DockerPlan
 from trcomp.backends.local_plan import HostPlan
+from trcomp.errors import BackendUnavailableError
 from trcomp.images.engine import connect, told
 
 
@@ -38,8 +39,12 @@ class ContainerHosts:
 
     def close(self, plan: DockerPlan) -> None:
         """Remove the network, and containers that were left alone."""
-        with closing(connect()) as client:
-            docker_objects.remove(client, plan.job_name, plan.directory)
+        try:
+            with closing(connect()) as client:
+                docker_objects.remove(client, plan.job_name, plan.directory)
+        except BackendUnavailableError as error:
+            # How the job ended is to be kept all the same; `remove` tries again.
+            print(error, file=sys.stderr)
 
 
 if __name__ == "__main__":
