@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
@@ -14,7 +15,7 @@ from trcomp.errors import Problem, SpecError
 from trcomp.images import engine
 from trcomp.images.build import build as build_image
 from trcomp.images.build import configured, find, parsed
-from trcomp.images.context import Recipe, arguments
+from trcomp.images.context import WHERE, Recipe, arguments
 from trcomp.images.push import push as push_image
 from trcomp.json_output import json_option, print_json
 
@@ -64,7 +65,7 @@ def build(
         if as_json:
             print_json({"context": str(context_file), "build_args": _shown(recipe)})
             return
-        click.echo(f"docker build {_options(recipe)} - < {context_file}")
+        click.echo(_command(recipe, context_file))
         return
     with closing(engine.connect()) as client:
         found = None if rebuild else find(client, recipe)
@@ -132,16 +133,20 @@ def _recipe(
 
 
 def _shown(recipe: Recipe) -> dict[str, str]:
-    """The arguments of a build; those that may hold a secret are for the reader to fill in."""
-    return {
-        name: "..." if name.startswith("PIP_") else value
-        for name, value in recipe.build_args.items()
-    }
+    """The arguments of a build without those that may hold a secret."""
+    args = recipe.build_args.items()
+    return {name: value for name, value in args if not name.startswith(WHERE)}
 
 
-def _options(recipe: Recipe) -> str:
-    shown = (f"--build-arg {name}={value}" for name, value in sorted(_shown(recipe).items()))
-    return " ".join([*shown, f"-t {recipe.image}"])
+def _command(recipe: Recipe, path: Path) -> str:
+    """What builds the image of a context; what may hold a secret comes from the environment."""
+    shown = _shown(recipe)
+    given = [
+        f"{name}={shlex.quote(shown[name])}" if name in shown else name
+        for name in sorted(recipe.build_args)
+    ]
+    options = "".join(f"--build-arg {text} " for text in given)
+    return f"docker build {options}-t {recipe.image} - < {shlex.quote(str(path))}"
 
 
 def _progress(line: str) -> None:

@@ -77,6 +77,7 @@ def test_where_packages_come_from_is_no_part_of_the_tag() -> None:
     assert recipe.tag == Recipe(False).tag
     assert recipe.build_args["PIP_INDEX_URL"] == secret["PIP_INDEX_URL"]
     assert b"s3cret" not in recipe.archive()
+    assert Recipe(False, args={"HTTPS_PROXY": "http://proxy:3128"}).tag == recipe.tag
 
 
 def test_the_context_is_the_same_for_the_same_sources(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,12 +208,14 @@ def test_a_context_for_an_engine_elsewhere(
     words = ["build", "--cpu", "--build-arg", "PIP_INDEX_URL", "--context", str(path)]
     assert main(words) == 0
     command = capsys.readouterr().out
-    assert command.startswith("docker build --build-arg JAX_EXTRA= ")
+    assert command.startswith("docker build --build-arg JAX_EXTRA='' --build-arg PIP_INDEX_URL ")
     assert f"- < {path}" in command
     assert "s3cret" not in command
     assert path.read_bytes() == Recipe(False).archive()
     assert main([*words, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["build_args"]["PIP_INDEX_URL"] == "..."
+    assert set(json.loads(capsys.readouterr().out)["build_args"]) == {
+        *("JAX_EXTRA", "REVISION", "VERSION"),
+    }
 
 
 def test_words_that_do_not_go_together(

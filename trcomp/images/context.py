@@ -35,8 +35,10 @@ sys.exit(main())
 """
 _EPOCH = 315532800
 """1980-01-01: the earliest that every archive can say."""
-_WHERE = "PIP_"
-"""Begins the build arguments that say where packages come from, not which: no part of a tag."""
+_PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
+"""Build arguments that every Dockerfile has; the engine keeps them out of an image's history."""
+WHERE = ("PIP_", *_PROXIES)
+"""Begin the build arguments that say where packages come from, not which: no part of a tag."""
 _RUNTIME = re.compile(r"([A-Za-z0-9._-]+)([^;]*); extra == ['\"]runtime['\"]")
 _PINNED = {"torch", "jax", "jaxlib"}
 
@@ -46,7 +48,7 @@ class Recipe:
     """What an image is made of.
 
     Attributes:
-        gpu: Whether it has CUDA's libraries.
+        gpu: Whether it has CUDA's libraries; an image that is extended has its own.
         requirements: Text of a requirements file whose packages are baked in.
         extends: An image of trcomp that is extended, None: one is made from the base.
         args: Build arguments of the Dockerfile.
@@ -90,17 +92,23 @@ class Recipe:
         """SHA-256 of all that the image is made of."""
         whole = hashlib.sha256()
         parts = {name: hashlib.sha256(data).hexdigest() for name, data in self.files().items()}
-        parts |= {name: value for name, value in self.args.items() if not name.startswith(_WHERE)}
-        parts |= {"gpu": str(self.gpu), "extends": self.extends or ""}
+        parts |= {name: value for name, value in self.args.items() if not name.startswith(WHERE)}
+        parts |= {"kind": self._kind, "extends": self.extends or ""}
         for name, value in sorted(parts.items()):
             whole.update(f"{name}={value}\n".encode())
         return whole.hexdigest()
 
     @property
+    def _kind(self) -> str:
+        if self.extends is not None:
+            return "extended"
+        return "gpu" if self.gpu else "cpu"
+
+    @property
     def tag(self) -> str:
         """The image's tag, the same wherever it is built from the same."""
         version = re.sub(r"[^\w.-]", "-", __version__)
-        return f"{version}-{'gpu' if self.gpu else 'cpu'}-{self.digest[:12]}"
+        return f"{version}-{self._kind}-{self.digest[:12]}"
 
     @property
     def image(self) -> str:
@@ -122,9 +130,10 @@ class Recipe:
 
 
 def arguments(dockerfile: str) -> tuple[str, ...]:
-    """The names of a Dockerfile's arguments, but those that trcomp itself gives."""
+    """The names of the arguments that a Dockerfile takes, but those that trcomp itself gives."""
     found = dict.fromkeys(re.findall(r"^ARG (\w+)", dockerfile, re.MULTILINE))
-    return tuple(name for name in found if name not in {"FROM_IMAGE", "REVISION", "VERSION"})
+    own = {"FROM_IMAGE", "REVISION", "VERSION"}
+    return (*(name for name in found if name not in own), *_PROXIES)
 
 
 def needed() -> str:
