@@ -79,7 +79,7 @@ def test_a_form_that_fails_is_named_and_the_others_go_on(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (home / "train.py").write_text(SCRIPT)
-    words = ["--steps", "4", "--devices", "2", "--", "--width", "16", "--only", "xla"]
+    words = ["--steps", "4", "--devices", "2", "--", "--width=16", "--only", "xla"]
     assert main(["bench", "train.py", *words]) == 0
     shown = capsys.readouterr().out.splitlines()
     assert "failed: ValueError: this script trains on xla alone" in shown[1]
