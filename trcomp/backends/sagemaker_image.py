@@ -47,9 +47,10 @@ def image(spec: JobSpec, region: str | None) -> str | None:
 
 def own(spec: JobSpec, region: str | None) -> ecr.Image | None:
     """Where trcomp's own image is, if the job runs in it."""
+    if spec.managed.get("image_uri"):
+        return None
     place = own_image.place(spec, region)
-    chosen = spec.managed.get("image_uri") is None and image(spec, region) == place.uri
-    return place if chosen else None
+    return place if image(spec, region) == place.uri else None
 
 
 def frozen_image(spec: JobSpec, region: str | None) -> frozen.FrozenImage | None:
