@@ -324,6 +324,25 @@ def test_hosts_of_an_isolated_job_find_each_other(place: Place) -> None:
     assert network.attrs["Internal"]
 
 
+def test_a_job_on_other_networks(place: Place) -> None:
+    script = """
+        import os, socket, sys
+        print("found", socket.gethostbyname("algo-1"))
+        print("networks", len(socket.if_nameindex()))
+    """
+    other = place.client.networks.create(f"trcomp-test-{os.getpid()}")
+    try:
+        joined = place.started(script, "joined", network=other.name)
+        joined.wait(timeout=120)
+    finally:
+        other.remove()
+    # Its own, the other and the loopback.
+    assert any("networks 3" in line for line in joined.logs())
+    alone = place.started(script, "alone", network="host")
+    alone.wait(timeout=120)
+    assert any("found 127.0.0.1" in line for line in alone.logs())
+
+
 @pytest.mark.slow
 def test_without_image_uri_trcomp_builds_its_own(
     place: Place, settings: dict[str, str], capsys: pytest.CaptureFixture[str]

@@ -137,6 +137,13 @@ def test_words_reach_the_engine(script: Path) -> None:
     assert asked["labels"]["trcomp.host"] == "algo-1"
 
 
+def test_the_machines_own_network_needs_none_of_the_jobs(script: Path) -> None:
+    asked = asked_for(planned(script, network="host", extra_hosts={"a": "10.0.0.7"}))
+    assert asked["network_mode"] == "host"
+    assert asked["extra_hosts"] == {"algo-1": "127.0.0.1", "a": "10.0.0.7"}
+    assert "network" not in asked
+
+
 def test_results_are_the_callers_under_a_rootless_engine_too(script: Path) -> None:
     own = f"{os.getuid()}:{os.getgid()}"
     assert asked_for(planned(script))["user"] == own

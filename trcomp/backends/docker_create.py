@@ -56,7 +56,9 @@ def _words(client: Any, plan: DockerPlan, host: ContainerPlan) -> dict[str, Any]
 
 def _network(client: Any, plan: DockerPlan, host: ContainerPlan) -> dict[str, Any]:
     if plan.network == "host":
-        return {"network_mode": "host", "hostname": None, "extra_hosts": {host.name: "127.0.0.1"}}
+        # Such a container has this machine's name; its own must resolve all the same.
+        names = {host.name: "127.0.0.1", **plan.extra_hosts}
+        return {"network_mode": "host", "hostname": None, "extra_hosts": names}
     endpoint = client.api.create_endpoint_config(aliases=[host.name])
     return {"network": plan.network, "networking_config": {plan.network: endpoint}}
 
