@@ -113,6 +113,7 @@ ONE_GPU = devices.Nvidia(
         (devices.Nvidia(), devices.judge_plugin, GPU, "problem", "trcomp[cuda]"),
         (devices.Nvidia(on_bus=2), devices.judge_driver, PLAIN, "warning", "2 of NVIDIA's GPUs"),
         (ONE_GPU, devices.judge_driver, GPU, "ok", "580.65.06"),
+        (replace(ONE_GPU, gpus=()), devices.judge_gpus, GPU, "ok", "1; nvidia-smi"),
         (ONE_GPU, devices.judge_gpus, GPU, "ok", "0: NVIDIA H100, 80.0 GiB"),
         (ONE_GPU, devices.judge_plugin, GPU, "ok", "jax-cuda13-plugin 1"),
         (
@@ -188,6 +189,13 @@ def test_the_drivers_tool_is_read() -> None:
     a100, slice_ = devices.parsed(listing)
     assert a100 == devices.Gpu("0", "NVIDIA A100-SXM4-40GB", 8.0, 40 * GIB, 12 * 1024**2)
     assert slice_.compute_capability == slice_.memory_bytes == 0
+
+
+def test_without_the_drivers_tool_the_kernel_is_asked(tmp_path: Path) -> None:
+    text = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  Sun Jul 27 07:09:20 UTC 2025"
+    (tmp_path / "version").write_text(text)
+    assert devices._kernel_driver(tmp_path / "version") == "580.65.06"
+    assert devices._kernel_driver(tmp_path / "none") == ""
 
 
 @pytest.mark.parametrize(

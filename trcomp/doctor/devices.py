@@ -5,10 +5,11 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -27,6 +28,7 @@ _BUSY = 0.1
 # What a CUDA plugin needs: the driver's major version and the GPU's compute capability.
 # Source: JAX's installation guide, "pip installation: NVIDIA GPU (CUDA)".
 _NEEDS = {"jax-cuda12-plugin": (525, 5.2), "jax-cuda13-plugin": (580, 7.5)}
+_VERSION = re.compile(r"\d+\.\d+(\.\d+)?")
 _DRIVER = "Install NVIDIA's driver, 580 or newer, and restart"
 _IN_CONTAINER = "in a container, start it with --gpus all"
 
@@ -60,7 +62,7 @@ class Nvidia:
         on_bus: GPUs that the PCI bus shows, with or without a driver.
         driver: The driver's version; empty if there is none.
         error: What the driver's tool said instead of an answer.
-        gpus: What it answered.
+        gpus: What it answered; without the tool they can be counted, but not described.
         num_visible: How many of them CUDA_VISIBLE_DEVICES leaves.
         plugins: JAX's CUDA plugins by name, with their versions.
         has_jax: Whether workers could run on this machine at all.
@@ -71,13 +73,13 @@ class Nvidia:
     error: str = ""
     gpus: tuple[Gpu, ...] = ()
     num_visible: int = 0
-    plugins: Mapping[str, str] | None = None
+    plugins: Mapping[str, str] = field(default_factory=dict)
     has_jax: bool = True
 
     @property
     def present(self) -> bool:
         """Whether this machine is one with GPUs that work."""
-        return bool(self.gpus)
+        return bool(self.gpus or self.num_visible)
 
 
 @dataclass(frozen=True)
@@ -113,8 +115,7 @@ def read_nvidia(asked: Asked) -> Nvidia:
             command, capture_output=True, text=True, errors="replace", timeout=_SMI_SECONDS
         )
     except FileNotFoundError:
-        driver = Path("/proc/driver/nvidia/version").exists()
-        return replace(found, error="nvidia-smi is not there" if driver else "")
+        return replace(found, driver=_kernel_driver(Path("/proc/driver/nvidia/version")))
     except (OSError, subprocess.SubprocessError) as error:
         return replace(found, error=str(error))
     if answer.returncode:
@@ -149,7 +150,7 @@ def judge_driver(nvidia: Nvidia, asked: Asked) -> Finding:
             return problem("There is none, and no GPU.", fix)
         return ok("none, and no GPU: workers run on the CPU")
     for plugin, (needed, _) in _NEEDS.items():
-        if plugin in (nvidia.plugins or {}) and _number(nvidia.driver.split(".")[0]) < needed:
+        if plugin in nvidia.plugins and 0 < _number(nvidia.driver.split(".")[0]) < needed:
             return problem(
                 f"{nvidia.driver}; {plugin} needs {needed} or newer.",
                 f"Install NVIDIA's driver {needed} or newer{_older(plugin)}.",
@@ -163,6 +164,8 @@ def judge_gpus(nvidia: Nvidia, asked: Asked) -> Finding:
         if asked.gpu:
             return problem("There is none that works.", "See what is said of the NVIDIA driver.")
         return ok("none")
+    if not nvidia.gpus:
+        return ok(f"{nvidia.num_visible}; nvidia-smi, which would describe them, is not there")
     names = "; ".join(
         f"{gpu.index}: {gpu.name}, {size_text(gpu.memory_bytes)}" for gpu in nvidia.gpus
     )
@@ -172,7 +175,7 @@ def judge_gpus(nvidia: Nvidia, asked: Asked) -> Finding:
         return complain(f"CUDA_VISIBLE_DEVICES hides all of {names}.", fix)
     for plugin, (_, needed) in _NEEDS.items():
         old = [gpu for gpu in nvidia.gpus if 0 < gpu.compute_capability < needed]
-        if old and plugin in (nvidia.plugins or {}):
+        if old and plugin in nvidia.plugins:
             what = ", ".join(f"{gpu.index} has {gpu.compute_capability}" for gpu in old)
             return problem(
                 f"{plugin} needs compute capability {needed}; GPU {what}.",
@@ -193,7 +196,7 @@ def judge_gpus(nvidia: Nvidia, asked: Asked) -> Finding:
 
 def judge_plugin(nvidia: Nvidia, asked: Asked) -> Finding:
     """Whether JAX has the one plugin that lets it use the GPUs."""
-    found = dict(nvidia.plugins or {})
+    found = nvidia.plugins
     names = ", ".join(f"{name} {version}" for name, version in found.items())
     if len(found) > 1:
         return problem(f"{names}: both want to be JAX's CUDA.", "pip uninstall jax-cuda12-plugin")
@@ -269,6 +272,15 @@ def _on_bus(root: Path) -> int:
             continue
         count += vendor.strip() == "0x10de" and kind.startswith(("0x0300", "0x0302"))
     return count
+
+
+def _kernel_driver(file: Path) -> str:
+    """The version of the kernel's driver: containers may come without the tool that tells."""
+    try:
+        found = _VERSION.search(file.read_text())
+    except OSError:
+        return ""
+    return found[0] if found else "unknown"
 
 
 def _older(plugin: str) -> str:
