@@ -16,7 +16,7 @@ from trcomp.runtime import client, ir, reductions, storage
 from trcomp.runtime.buckets import gradients_of
 from trcomp.runtime.distributed import rank, world_size
 from trcomp.runtime.ops import collectives  # noqa: F401 - registers the rules
-from trcomp.runtime.recording import emit, put_back, tensors_of
+from trcomp.runtime.recording import emit, put_all_back, tensors_of
 from trcomp.runtime.reduced_step import reduced_step
 from trcomp.runtime.reductions import Partition
 from trcomp.runtime.sync import evaluate, finish, sync
@@ -255,8 +255,7 @@ def _in_place(name: str, tensors: Sequence[torch.Tensor], *attributes: Any) -> N
         for t in held
     ]
     node = emit(name, (held, *attributes), made)
-    for index, tensor in enumerate(held):
-        put_back(tensor, node, index)
+    put_all_back(held, node)
     _owe(held[0])
 
 

@@ -26,6 +26,7 @@ from trcomp.runtime.recording import (
     Slots,
     add_node,
     is_device_tensor,
+    put_all_back,
     put_back,
     static,
     tensors_of,
@@ -129,9 +130,7 @@ class Recorder:
             self._check_outs(node.signature, args, outs)
             return self._put_out(outs, node)
         if self._in_place:
-            targets = args[0] if type(args[0]) in (list, tuple) else (args[0],)
-            for i, tensor in enumerate(targets):
-                put_back(tensor, node, i)
+            put_all_back(args[0] if type(args[0]) in (list, tuple) else (args[0],), node)
             return args[0] if self.called._schema.returns else None
         return self._wrap(node)
 

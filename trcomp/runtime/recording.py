@@ -84,9 +84,21 @@ class Call:
 
     def tensors(self, tensors: Sequence[Any] | None) -> None:
         """Take a list of tensor operands."""
-        self.key.append(None if tensors is None else len(tensors))
+        add_key, add_source = self.key.append, self.sources.append
+        add_key(None if tensors is None else len(tensors))
+        # As `tensor` does, within the loop: an optimizer's lists are most of a step's operands.
         for tensor in tensors or ():
-            self.tensor(tensor)
+            try:
+                value: Value = tensor.untyped_storage().value
+            except AttributeError:
+                self.tensor(tensor)
+                continue
+            if tensor.storage_offset():
+                self.tensor(tensor)
+                continue
+            node = value.node
+            add_source((value.buffer, 0) if node is None else (node, value.index))  # type: ignore[arg-type]
+            add_key((tensor.size(), tensor.stride(), 0, tensor.dtype))
 
     def static(self, argument: Any) -> None:
         """Take an argument that is a part of the graph."""
@@ -205,19 +217,26 @@ def tensors_of(node: Node) -> list[torch.Tensor]:
 
 def put_back(tensor: torch.Tensor, node: Node, index: int) -> None:
     """Write output `index` of a node into a tensor, whatever part of its storage that covers."""
-    made = node.signature.outputs[index]
-    assert made is not None
-    held = tensor.untyped_storage()
-    if (
-        tensor.dtype is made.dtype
-        and tensor.stride() == made.stride
-        and not tensor.storage_offset()
-        and held.nbytes() == made.num_bytes
-    ):
-        storage.put(held, Value(node, index))
-        return
-    update = storage.wrap(Value(node, index), made)
-    write(tensor, update)
+    put_all_back((tensor,), node, index)
+
+
+def put_all_back(tensors: Sequence[torch.Tensor], node: Node, first: int = 0) -> None:
+    """Write a node's outputs from number `first` on into tensors; see `put_back`."""
+    outputs, put = node.signature.outputs, storage.put
+    for index, tensor in enumerate(tensors, first):
+        made = outputs[index]
+        assert made is not None
+        held = tensor.untyped_storage()
+        value = Value(node, index)
+        if (
+            held.nbytes() == made.num_bytes
+            and tensor.stride() == made.stride
+            and tensor.dtype is made.dtype
+            and not tensor.storage_offset()
+        ):
+            put(held, value)
+        else:
+            write(tensor, storage.wrap(value, made))
 
 
 def write(tensor: torch.Tensor, update: torch.Tensor) -> None:

@@ -13,7 +13,7 @@ from jax import lax
 from trcomp.runtime.dispatch import implements
 from trcomp.runtime.dtypes import cast
 from trcomp.runtime.ops.registry import lowers
-from trcomp.runtime.recording import Lifted, emit, put_back, tensors_of
+from trcomp.runtime.recording import Lifted, emit, put_all_back, tensors_of
 from trcomp.runtime.storage import output
 
 
@@ -205,8 +205,7 @@ def batch_norm(
     if not training:
         none = input.new_empty((0,), dtype=wide)
         return tensors_of(node)[0], none, none
-    for i, tensor in enumerate(running):
-        put_back(tensor, node, 3 + i)
+    put_all_back(running, node, first=3)
     made, mean, rstd, *_ = tensors_of(node)
     return made, mean, rstd
 

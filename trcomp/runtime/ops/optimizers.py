@@ -11,7 +11,7 @@ import torch
 from trcomp.runtime.dispatch import implements
 from trcomp.runtime.dtypes import cast
 from trcomp.runtime.ops.registry import lowers
-from trcomp.runtime.recording import Lifted, emit, put_back
+from trcomp.runtime.recording import Lifted, emit, put_all_back
 from trcomp.runtime.storage import is_dense, output
 
 Tensors = Sequence[torch.Tensor]
@@ -29,8 +29,7 @@ def _update(name: str, lists: Sequence[Tensors], arguments: Sequence[Any], writt
         size, stride = tuple(tensor.size()), tensor.stride()
         outputs.append(output(size, tensor.dtype, stride if is_dense(size, stride) else None))
     node = emit(name, (*(list(tensors) for tensors in lists), *arguments), outputs)
-    for i, tensor in enumerate(targets):
-        put_back(tensor, node, i)
+    put_all_back(targets, node)
 
 
 def _guarded(old: Any, new: Any, found_inf: Any) -> Any:

@@ -11,7 +11,7 @@ import torch
 from trcomp.runtime.dispatch import implements
 from trcomp.runtime.dtypes import cast, opmath
 from trcomp.runtime.ops.registry import lowers
-from trcomp.runtime.recording import Lifted, emit, put_back
+from trcomp.runtime.recording import Lifted, emit, put_all_back, put_back
 from trcomp.runtime.storage import is_dense, output
 
 
@@ -39,8 +39,7 @@ def amp_foreach_non_finite_check_and_unscale_(
         size, stride = tuple(tensor.size()), tensor.stride()
         outputs.append(output(size, tensor.dtype, stride if is_dense(size, stride) else None))
     node = emit("trcomp::unscale", (grads, found_inf, inv_scale), outputs)
-    for i, tensor in enumerate((*grads, found_inf)):
-        put_back(tensor, node, i)
+    put_all_back((*grads, found_inf), node)
 
 
 @lowers("trcomp::update_scale")
