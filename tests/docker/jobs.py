@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from trcomp import Estimator, Job, TrainingCompilerConfig
-from trcomp.backends.docker_objects import containers
+from trcomp.backends import docker_objects
 
 PACKAGES = sysconfig.get_path("platlib")
 """Where torch and jax are; the image has neither, nor trcomp."""
@@ -51,13 +51,15 @@ class Place:
 
     def containers(self, job: Job) -> list[Any]:
         """What the engine has of a job, host by host."""
-        found = containers(self.client, job.name, self.root / "home" / "jobs" / job.name)
+        found = docker_objects.containers(self.client, job.name, self._directory(job))
         return sorted(found, key=lambda container: str(container.name))
 
     def networks(self, job: Job) -> list[Any]:
         """The job's networks."""
-        label = {"label": f"trcomp.job={job.name}"}
-        return list(self.client.networks.list(filters=label))
+        return docker_objects.networks(self.client, job.name, self._directory(job))
+
+    def _directory(self, job: Job) -> Path:
+        return self.root / "home" / "jobs" / job.name
 
 
 def until(job: Job, text: str, count: int = 1) -> list[str]:

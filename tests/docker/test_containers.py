@@ -365,6 +365,17 @@ def test_an_image_without_python_is_told_so(place: Place) -> None:
     assert caught.value.exit_code == 69
 
 
+def test_an_engine_without_gpus_is_told_so(place: Place) -> None:
+    runtimes = place.client.info()["Runtimes"]
+    if "nvidia" in runtimes:
+        pytest.skip("this engine has GPUs")
+    job = place.started("", instance_type="local_gpu")
+    with pytest.raises(JobFailedError, match=r"Could not start(.|\n)*container toolkit") as caught:
+        job.wait(timeout=120)
+    assert (caught.value.host, caught.value.exit_code) == ("algo-1", 69)
+    assert place.containers(job) == place.networks(job) == []
+
+
 def test_an_image_that_is_not_there_is_told_so(
     place: Place, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -377,9 +388,9 @@ def test_an_image_that_is_not_there_is_told_so(
 
 
 def test_a_full_disk_is_named_and_the_job_has_failed(place: Place) -> None:
-    disk = place.root / "disk"
-    disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(disk)]
+    home = place.root / "home"
+    home.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(home)]
     if subprocess.run(mount, check=False, capture_output=True).returncode:
         missing("A small disk cannot be mounted here: a full one was not tested.")
     script = """
@@ -388,18 +399,16 @@ def test_a_full_disk_is_named_and_the_job_has_failed(place: Place) -> None:
             while True:
                 file.write(bytes(4096))
     """
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TRCOMP_HOME", str(disk / "home"))
-        try:
-            job = place.started(script)
-            with pytest.raises(JobFailedError, match="No space left on device"):
-                job.wait(timeout=120)
-            record = json.loads((disk / "home/jobs/job/job.json").read_text())
-            assert record["transitions"][-1]["status"] == "Failed"
-            job.remove()
-            assert place.containers(job) == place.networks(job) == []
-        finally:
-            subprocess.run(["umount", "--lazy", str(disk)], check=True)
+    try:
+        job = place.started(script)
+        with pytest.raises(JobFailedError, match="No space left on device"):
+            job.wait(timeout=120)
+        record = json.loads((home / "jobs/job/job.json").read_text())
+        assert record["transitions"][-1]["status"] == "Failed"
+        assert place.containers(job) == place.networks(job) == []
+        job.remove()
+    finally:
+        subprocess.run(["umount", "--lazy", str(home)], check=True)
 
 
 TOOLKIT = """\

@@ -35,6 +35,10 @@ _AWAY_SECONDS = 60
 """How long an engine may be away, as it is while it is upgraded."""
 _AGAIN_SECONDS = 0.5
 _KILLED = 137
+_GPU_HINT = (
+    "GPUs need NVIDIA's driver and container toolkit; `docker run --gpus all IMAGE nvidia-smi` "
+    "lists them then."
+)
 
 
 class ForkedHost:
@@ -72,7 +76,8 @@ class Attendant:
         Raises:
             BackendUnavailableError: The engine refuses, or went away.
         """
-        with told(f"start the container of {self.host.name}"):
+        hint = _GPU_HINT if self.host.gpus else None
+        with told(f"start the container of {self.host.name}", hint):
             container = create(client, self.plan, self.host)
             container.start()
         follower = threading.Thread(target=self._follow, args=(container,), daemon=True)
@@ -193,6 +198,8 @@ def _attend(plan: DockerPlan, host: ContainerPlan) -> int:
         with docker_objects.attended(plan.directory), closing(connect()) as client:
             return Attendant(plan, host).run(client)
     except TrcompError as error:
-        text = f"{type(error).__name__}: {error}\nhost {host.name}, exit code {error.exit_code}\n"
+        head, _, rest = str(error).partition("\n")
+        who = f"host {host.name}, exit code {error.exit_code}"
+        text = f"{type(error).__name__}: {head}\n{who}\n\n{rest}\n"
         failure.write(Paths(host.root).failure, text)
         return error.exit_code

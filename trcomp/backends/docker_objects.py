@@ -29,6 +29,11 @@ def containers(client: Any, job_name: str, directory: Path) -> list[Any]:
     return list(found)
 
 
+def networks(client: Any, job_name: str, directory: Path) -> list[Any]:
+    """The network that was made for the job, if it is still there."""
+    return list(client.networks.list(filters=_filters(job_name, directory)))
+
+
 def remove(client: Any, job_name: str, directory: Path) -> None:
     """End and remove the job's containers, with their last lines saved, and its network.
 
@@ -41,7 +46,7 @@ def remove(client: Any, job_name: str, directory: Path) -> None:
         for container in containers(client, job_name, directory):
             with suppress(NotFound):
                 _end(container, directory)
-        for network in client.networks.list(filters=_filters(job_name, directory)):
+        for network in networks(client, job_name, directory):
             with suppress(NotFound):
                 network.remove()
 
