@@ -11,12 +11,13 @@ import pytest
 
 from tests.docker import registry, wheels
 from tests.docker.jobs import Place
-from trcomp import BackendUnavailableError
+from trcomp import BackendUnavailableError, TrainingCompilerConfig
 from trcomp.cli import main
-from trcomp.images.build import build, find_or_build
+from trcomp.images.build import build, configured, find_or_build
 from trcomp.images.context import Recipe
 
 SECRET = "s3cret-of-the-index"
+REGRESSION = Path(__file__).parents[1] / "e2e/scripts/regression.py"
 
 
 @pytest.fixture
@@ -179,3 +180,22 @@ def test_a_base_that_is_not_to_be_had(engine: Any, settings: dict[str, str]) -> 
         build(engine, Recipe(False, args=missing), print)
     assert "127.0.0.1:9/absent:1" in str(caught.value)
     assert "docker load" in str(caught.value)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_a_model_trains_in_the_image_of_users(
+    place: Place, image: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Downloads torch and jax; TRCOMP_BUILD_ARGS says where from, if not as the Dockerfile does.
+    given = {"BASE_IMAGE": image} | configured()
+    monkeypatch.setenv("TRCOMP_BUILD_ARGS", wheels.as_text(given))
+    words: dict[str, Any] = {"image_uri": None, "mounts": {}, "instance_count": 2}
+    job = place.started(
+        REGRESSION.read_text(),
+        compiler_config=TrainingCompilerConfig(),
+        environment={"GPU_NUM_DEVICES": "2", "PYTHONPATH": ""},
+        **words,
+    )
+    assert job.wait(timeout=600) == "Completed"
+    assert job.report()["totals"]["num_ranks"] == 4
