@@ -53,11 +53,12 @@ def job_options(command: Any) -> Any:
             "--instance-type",
             default="local_process",
             show_default=True,
-            help="Where it runs: local_process is this machine, ml.* is SageMaker.",
+            help="Where it runs: local_process is this machine, local and local_gpu are containers "
+            "on it, ml.* is SageMaker.",
         ),
         click.option("--instance-count", default=1, show_default=True, help="Number of hosts."),
         click.option("--role", help="ARN of the IAM role of a job in SageMaker."),
-        click.option("--image-uri", help="Container image of a job in SageMaker."),
+        click.option("--image-uri", help="Image of the job's containers; default: trcomp's own."),
         click.option(
             "--set",
             "more",

@@ -18,7 +18,8 @@ class ManagedWords(TypedDict, total=False):
     """Each is spelt as in SageMaker's SDK v2. A local job takes most of them, and uses none."""
 
     image_uri: str
-    """The container image, which must have trcomp in it: SageMaker starts its command `train`."""
+    """The container image. SageMaker starts its command `train`, which must be trcomp's;
+    containers on this machine find trcomp mounted where the image lacks it."""
     algorithm_arn: str
     """An algorithm registered in SageMaker, in place of image_uri; its image must have trcomp."""
     framework_version: str
