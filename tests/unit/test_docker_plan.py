@@ -12,7 +12,7 @@ import pytest
 from trcomp import Estimator, Plan, SpecError
 from trcomp.backends.docker_create import create
 from trcomp.backends.docker_logs import LineCutter, SavedLines
-from trcomp.backends.docker_plan import DockerPlan, passed_environment
+from trcomp.backends.docker_plan import PASSED, DockerPlan, passed_environment
 from trcomp.backends.process_plan import plan as process_plan
 from trcomp.env import gpus
 from trcomp.flags import ALL, JOB_ONLY
@@ -159,7 +159,11 @@ def test_only_what_is_asked_for_and_the_runtimes_flags_are_passed_on() -> None:
     assert passed["TRCOMP_GRACE_SECONDS"] == "x"
     assert not {"AWSX", "HF_TOKEN", "TRCOMP_HOME"} & set(passed)
     assert not {flag.name for flag in JOB_ONLY} & set(passed)
-    assert not {name for name in passed if "PASSWORD" in name}
+    # A new flag is one of these, or passed on: decide which.
+    clients = {"HOME", "PROFILE", "PRICES", "BUILD_ARGS", "PUSH", "CACHE"}
+    clients |= {"REGISTRY_USERNAME", "REGISTRY_PASSWORD"}
+    rest = {flag.name for flag in ALL if flag not in JOB_ONLY and flag not in PASSED}
+    assert rest == {f"TRCOMP_{name}" for name in clients}
 
 
 def test_a_plan_changes_nothing_and_masks_secrets(script: Path) -> None:

@@ -29,9 +29,9 @@ _LOGS = f"{OWN}/logs"
 _ALL = "all"
 _SHM = "8g"
 _LIMITS = ("shm_size", "memory", "cpus", "ulimits")
-_PASSED = (
+PASSED = (
     *(flags.BUCKET_MB, flags.CHECK, flags.COMPILE_MODELS, flags.EAGER, flags.GRACE_SECONDS),
-    *(flags.MAX_PENDING, flags.PREFETCH, flags.STEPS),
+    *(flags.MAX_PENDING, flags.MAX_RESTARTS, flags.PREFETCH, flags.STEPS, flags.WATCHDOG_SECONDS),
 )
 """Flags of the runtime; others are for whoever starts a job, name places, or hold a password."""
 
@@ -191,7 +191,7 @@ def passed_environment(passed: Iterable[str], environ: Mapping[str, str]) -> dic
         passed: Patterns of the names that the job asks for.
         environ: The submitter's environment.
     """
-    own = {flag.name for flag in _PASSED}
+    own = {flag.name for flag in PASSED}
     patterns = [re.compile(fnmatch.translate(pattern)) for pattern in passed]
     return {
         name: value
