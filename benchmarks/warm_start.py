@@ -1,7 +1,8 @@
 """Time to the first finished step in a cold process and in one that finds its executables on disk.
 
-Each measurement is a process of its own; imports and building the model are not in it. Run:
-python -m benchmarks warm_start
+Each measurement is a process of its own, with what makes it the worker of a job with one rank: the
+second begins to read what the first used while it imports. Imports and building the model are not
+in it. Run: python -m benchmarks warm_start
 """
 
 from __future__ import annotations
@@ -41,9 +42,10 @@ def _first_step(name: str) -> dict[str, Any]:
 def _run(name: str, cache: str) -> dict[str, Any]:
     from trcomp import flags
 
+    worker = {flags.CACHE.name: cache, flags.WORKER.name: "1", "RANK": "0", "WORLD_SIZE": "1"}
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.warm_start", name],
-        env=os.environ | {flags.CACHE.name: cache},
+        env=os.environ | worker,
         stdout=subprocess.PIPE,
         text=True,
         check=True,

@@ -2,6 +2,7 @@
 
     s3://bucket/prefix/<device, jax, and a digest of versions and flags>/
         <what compiled it>/<graph>      as runtime/persistent.py names and checks them
+        starts/<script>                 which of them a script used first (runtime/head_start.py)
         autotuning/<fusion>             what XLA found out about a GPU
 
 `download` and `upload` are processes of their own: the entrypoint's own loads no AWS SDK. What goes
@@ -24,9 +25,12 @@ from pathlib import Path
 from typing import Any
 
 from trcomp import s3
-from trcomp.env.executables import AUTOTUNING
+from trcomp.env.executables import AUTOTUNING, STARTS
 
-_ENTRY = re.compile(rf"[0-9a-f]{{16}}/[0-9a-f]{{64}}|{AUTOTUNING}/\w[\w.-]{{0,250}}(?<!\.part)")
+_ENTRY = re.compile(
+    rf"[0-9a-f]{{16}}/[0-9a-f]{{64}}|{STARTS}/[0-9a-f]{{32}}"
+    rf"|{AUTOTUNING}/\w[\w.-]{{0,250}}(?<!\.part)"
+)
 """All that is ever read, written or deleted under the prefix."""
 _KEPT_BYTES = 8 * 2**30
 """How much is kept for one kind of device, versions and flags; what was stored first goes first."""

@@ -17,6 +17,8 @@ from trcomp import flags, s3
 OFF = "off"
 AUTOTUNING = "autotuning"
 """The folder, beside the executables, of what XLA found out about a GPU."""
+STARTS = "starts"
+"""The folder, beside the executables, of what each script used first."""
 
 
 def kept_at(environ: Mapping[str, str]) -> str:

@@ -17,6 +17,7 @@ from trcomp.runtime import (
     modules,
     ops,
     optimizer_state,
+    persistent,
     process_groups,
     recompute,
     serialization,
@@ -52,3 +53,4 @@ recompute.register()
 serialization.register()
 stores.register()
 streams.register()
+persistent.take_head_start()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import threading
 from collections.abc import Sequence
 from typing import Any
 from unittest import mock
@@ -15,6 +16,8 @@ from unittest import mock
 import jax
 from jax.experimental import serialize_executable
 
+_patching = threading.Lock()
+"""Executables are read ahead in a thread (`head_start`)."""
 _HOMES = ("jax", "jaxlib", "ml_dtypes", "numpy")
 """Packages whose classes describe a program: its shapes, dtypes, shardings."""
 
@@ -31,7 +34,7 @@ def loads(payload: bytes, devices: Sequence[jax.Device]) -> Any:
         pickle.UnpicklingError: The bytes name what jax's own never do.
     """
     code, in_tree, out_tree = _Pickle(io.BytesIO(payload)).load()
-    with mock.patch.object(serialize_executable, "_JaxPjrtUnpickler", _Program):
+    with _patching, mock.patch.object(serialize_executable, "_JaxPjrtUnpickler", _Program):
         return serialize_executable.deserialize_and_load(
             code, in_tree, out_tree, execution_devices=devices
         )
