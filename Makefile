@@ -43,7 +43,7 @@ long: $(STAMP)
 	$(BIN)/pytest -m long
 
 quick: $(STAMP)
-	$(BIN)/pytest -m "not slow and not long and not e2e"
+	$(BIN)/pytest -m "not slow and not long and not e2e and not docker"
 
 # Jobs in containers on a real engine: one that answers already, or one that is started for it.
 docker: $(STAMP)
