@@ -11,7 +11,7 @@ import pytest
 from tests.docker.jobs import Place, until
 from trcomp import Job, JobFailedError, TrainingCompilerConfig
 
-pytestmark = [pytest.mark.runtime, pytest.mark.slow]
+pytestmark = [pytest.mark.runtime, pytest.mark.slow, pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).parents[2]
 REGRESSION = ROOT / "tests/e2e/scripts/regression.py"
@@ -77,9 +77,8 @@ def test_a_network_that_is_cut_ends_the_job(place: Place) -> None:
     (network,) = place.networks(job)
     network.disconnect(place.containers(job)[1])
     begin = time.monotonic()
-    with pytest.raises(JobFailedError) as caught:
+    with pytest.raises(JobFailedError):
         job.wait(timeout=240)
     # A silent rank is given up after 20 s; what remains is for both hosts to end.
     assert time.monotonic() - begin < 90
-    print(caught.value)
     assert place.containers(job) == place.networks(job) == []

@@ -74,8 +74,8 @@ class DockerPlan(LocalPlan):
     hosts: tuple[ContainerPlan, ...]
     image: str | None
     """None: trcomp's own, built as the job is submitted unless it is there."""
-    user: str | None
-    """``uid:gid`` or a name of the image; None: the image's own."""
+    user: str
+    """``uid:gid`` or a name of the image."""
     limits: Limits
     network: str
     """The job's own network, made for it; or "host"."""
@@ -91,7 +91,7 @@ class DockerPlan(LocalPlan):
         """The plan for a reader, secrets masked."""
         lines = super().to_text().splitlines()
         own = [f"image      {self.image or 'of trcomp, built where it is missing'}"]
-        own.append(f"user       {self.user or 'of the image'}")
+        own.append(f"user       {self.user}")
         own.append(f"network    {self.network}{', which leads nowhere else' * self.internal}")
         own += [f"network    {self.joined}"] if self.joined else []
         given: dict[str, Any] = {"shm_size": _SHM, **self.spec.container}
