@@ -15,11 +15,7 @@ from torch.nn import functional as F
 import trcomp
 import trcomp.runtime as rt
 
-pytestmark = [
-    pytest.mark.runtime,
-    pytest.mark.slow,
-    pytest.mark.usefixtures("quick_compiles"),
-]
+pytestmark = [pytest.mark.runtime, pytest.mark.slow]
 
 
 class _Training:
