@@ -31,8 +31,8 @@ check: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# What starts jobs has the machine to itself; of the other files two run at a time, each in one process.
-TOGETHER := tests/runtime tests/unit
+# Of these directories two files run at a time, each in one process; what is elsewhere runs alone.
+TOGETHER ?= tests/unit
 
 test: check
 	$(BIN)/pytest -m "not long" -n 2 --dist loadfile --no-loadscope-reorder $(TOGETHER)
