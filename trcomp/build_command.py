@@ -90,8 +90,9 @@ def push(image: str | None, to: str | None, region: str | None, gpu: bool, as_js
     recipe = Recipe(gpu, args=configured())
     to = to or ecr.own(image or recipe.image, region).uri
     target = ecr.parsed(to)
-    # A name of trcomp's own says what is in the image: where it is, there is nothing to do.
-    done = image is None and target is not None and ecr.exists(target)
+    # A tag of trcomp's own says what is in the image: where it is, there is nothing to do.
+    kept = target if target and image is None and target.tag == recipe.tag else None
+    done = kept is not None and ecr.exists(kept)
     name = to if done else _pushed(image, recipe, to, target)
     if as_json:
         print_json({"image_uri": to, "pinned": None if done else name, "pushed": not done})

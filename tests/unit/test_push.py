@@ -139,6 +139,10 @@ def test_trcomps_own_image_is_pushed_once(
     put(own)
     assert main(["push", "--cpu", "--region", "eu-west-1"]) == 0
     assert len(running.pushed) == 1
+    # Another tag says nothing about what is in the image.
+    put(TARGET)
+    assert main(["push", "--cpu", "--to", TARGET.uri]) == 0
+    assert len(running.pushed) == 2
 
 
 def test_other_registries_are_signed_in_to_by_the_environment(

@@ -54,7 +54,7 @@ class Recipe:
         args: Build arguments of the Dockerfile.
 
     Raises:
-        SpecError: An argument is none of the Dockerfile's, or a secret would stay in the image.
+        SpecError: An argument is none of the Dockerfile's.
     """
 
     gpu: bool
