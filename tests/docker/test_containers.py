@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import select
+import signal
 import subprocess
 import sys
 import tarfile
@@ -24,6 +26,20 @@ SLEEPER = """
     print("ready", flush=True)
     time.sleep(600)
 """
+
+
+def kill_runner(place: Place, *, with_children: bool) -> None:
+    """Kill what runs the job, or also what stands for its containers, and wait for their end."""
+    record = json.loads((place.root / "home/jobs/job/job.json").read_text())
+    runner = record["runner_pid"]
+    children = Path(f"/proc/{runner}/task/{runner}/children").read_text().split()
+    pids = [runner, *map(int, children if with_children else [])]
+    descriptors = [os.pidfd_open(pid) for pid in pids]
+    for descriptor in descriptors:
+        signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+    for descriptor in descriptors:
+        select.select([descriptor], [], [])
+        os.close(descriptor)
 
 
 def test_a_job_from_words_to_results(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
@@ -224,11 +240,8 @@ def test_a_container_that_is_removed_is_named(place: Place) -> None:
 def test_who_asks_ends_what_a_killed_runner_left(place: Place, all_of_them: bool) -> None:
     job = place.started(SLEEPER)
     until(job, "ready")
+    kill_runner(place, with_children=all_of_them)
     record = place.root / "home/jobs/job/job.json"
-    runner = json.loads(record.read_text())["runner_pid"]
-    children = Path(f"/proc/{runner}/task/{runner}/children").read_text().split()
-    for pid in [runner, *map(int, children if all_of_them else [])]:
-        os.kill(pid, 9)
     with pytest.raises(JobFailedError, match="runner died"):
         job.wait(timeout=60)
     assert json.loads(record.read_text())["transitions"][-1]["status"] == "Failed"
@@ -244,10 +257,7 @@ def test_without_an_engine_jobs_can_still_be_listed(
 ) -> None:
     job = place.started(SLEEPER)
     until(job, "ready")
-    record = json.loads((place.root / "home/jobs/job/job.json").read_text())
-    children = Path(f"/proc/{record['runner_pid']}/task/{record['runner_pid']}/children")
-    for pid in [record["runner_pid"], *map(int, children.read_text().split())]:
-        os.kill(pid, 9)
+    kill_runner(place, with_children=True)
     with monkeypatch.context() as patch:
         patch.setenv("DOCKER_HOST", f"unix://{place.root}/none.sock")
         assert main(["list"]) == 0
