@@ -20,7 +20,7 @@ _DOCKERFILE = "FROM {image}\nCOPY wheels {folder}\n"
 
 def build_args(client: Any, image: str) -> dict[str, str]:
     """Arguments by which trcomp's image is built on an image, without a network."""
-    found = {"BASE_IMAGE": base(client, image), "TORCH_INDEX_URL": ""}
+    found = {"BASE_IMAGE": base(client, image)}
     found |= {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": FOLDER}
     return found | {"TORCH_VERSION": VERSION, "JAX_VERSION": VERSION}
 
