@@ -1,4 +1,4 @@
-"""What SageMaker's own toolkit calls: ``SAGEMAKER_TRAINING_MODULE=trcomp.entrypoint.training:main``.
+"""What SageMaker's toolkit calls with SAGEMAKER_TRAINING_MODULE=trcomp.entrypoint.training:main.
 
 An image with sagemaker-training has a `train` of its own, which calls the function that this
 variable names. It takes a return for success, and an exception's `errno` for the exit code.
