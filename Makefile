@@ -32,7 +32,7 @@ check: $(STAMP)
 	$(BIN)/lint-imports
 
 # Of these directories two files run at a time, each in one process; what is elsewhere runs alone.
-TOGETHER ?= tests/unit
+TOGETHER ?= tests/runtime tests/unit
 
 test: check
 	$(BIN)/pytest -m "not long" -n 2 --dist loadfile --no-loadscope-reorder $(TOGETHER)

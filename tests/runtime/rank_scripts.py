@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
@@ -72,8 +73,9 @@ def start_ranks(
     """Start one process per rank of a job at an address of this test's own."""
     path, script = folder / "script.py", dedent(script)
     path.write_text(f"{_AT_THE_END}{script}" if script[0] == "\n" else script)
-    pid = os.getpid()
-    address = f"127.{pid >> 16 & 127}.{pid >> 8 & 255}.{len(os.listdir(folder))}"
+    # Tests that run at the same time use the same ports.
+    own = hashlib.sha256(f"{folder} {len(os.listdir(folder))}".encode()).digest()
+    address = f"127.{own[0] % 127 + 1}.{own[1]}.{own[2] % 254 + 1}"
     topology = uniform(["algo-1"], num_ranks, "cpu", addresses={"algo-1": address})
     ours = {flags.WORKER.name: "1", flags.TOPOLOGY.name: topology.to_json()}
     if num_ranks > 1:

@@ -47,7 +47,8 @@ def test_metrics_under_torch_xlas_names() -> None:
     assert met.metric_data("NoSuchMetric") is None
     assert {"CompileTime", "TransferFromDeviceTime"} <= set(met.metric_names())
     samples, total, recent = met.metric_data("InboundData")
-    assert samples == len(recent) and total == sum(value for _, value in recent)
+    # The latest are kept one by one.
+    assert len(recent) == min(samples, 1024) and total >= sum(value for _, value in recent) > 0
     report = met.metrics_report()
     assert f"Metric: CompileTime\n  TotalSamples: {met.metric_data('CompileTime')[0]}\n" in report
     assert f"Counter: UncachedCompile\n  Value: {met.counter_value('UncachedCompile')}\n" in report
