@@ -7,13 +7,12 @@ places. What is kept of each is the shapes that its inputs have had.
 from __future__ import annotations
 
 import sys
-import sysconfig
 from collections.abc import Hashable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from trcomp.runtime.bodies import num_operations
+from trcomp.runtime.capture.code import script_frame
 from trcomp.runtime.graph import Graph
 
 ADVICE = "pad to one length, or to a few (buckets), and drop or pad the last batch"
@@ -21,7 +20,6 @@ _FROM_OPERATIONS = 20
 """Smaller graphs compile in no time."""
 _MAX_SHAPES = 64
 """Kept of each input."""
-_NOT_THE_SCRIPT = (str(Path(__file__).parents[1]), *sysconfig.get_paths().values())
 
 Shape = tuple[int, ...]
 
@@ -80,14 +78,9 @@ def _text(shape: Shape) -> str:
 
 
 def script_line() -> str:
-    """The line of the script that this is for: the innermost frame of no library."""
-    frame = sys._getframe(1)
-    while frame is not None:
-        name = frame.f_code.co_filename
-        if not name.startswith((*_NOT_THE_SCRIPT, "<")):
-            return f"{name}:{frame.f_lineno}"
-        frame = frame.f_back  # type: ignore[assignment]
-    return ""
+    """The line of the script that this is for; empty where no script is running."""
+    frame = script_frame(sys._getframe(1))
+    return "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
 def summary() -> list[dict[str, Any]]:

@@ -20,6 +20,13 @@ def is_script(code: types.CodeType) -> bool:
     return not name.startswith(_LIBRARIES)
 
 
+def script_frame(frame: types.FrameType | None) -> types.FrameType | None:
+    """The innermost frame, from this one outwards, that runs code of the script's own."""
+    while frame is not None and not is_script(frame.f_code):
+        frame = frame.f_back
+    return frame
+
+
 def is_script_module(module: types.ModuleType | None) -> bool:
     """Whether a module is the script's own."""
     if module is None:

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from trcomp.runtime.capture.code import is_script
+from trcomp.runtime.capture.code import is_script, script_frame
 from trcomp.runtime.fallback import run_on_cpu
 from trcomp.runtime.sync import _compute, evaluate, fetch, finish, sync
 from trcomp.runtime.transfer import to_host
@@ -145,13 +145,11 @@ def _forbidden(function: Any, in_script: bool) -> str | None:
 
 def script_line(frame: types.FrameType | None) -> str:
     """The innermost line of the script, as `file:line: text`."""
-    while frame is not None:
-        code = frame.f_code
-        if is_script(code):
-            text = linecache.getline(code.co_filename, frame.f_lineno).strip()
-            return f"{code.co_filename}:{frame.f_lineno}: `{text}`"
-        frame = frame.f_back
-    return "a library"
+    own = script_frame(frame)
+    if own is None:
+        return "a library"
+    name = own.f_code.co_filename
+    return f"{name}:{own.f_lineno}: `{linecache.getline(name, own.f_lineno).strip()}`"
 
 
 def line_storing(functions: dict[types.CodeType, dict[str, Any]], path: str) -> str | None:
