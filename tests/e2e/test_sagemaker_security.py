@@ -17,6 +17,7 @@ from botocore.client import BaseClient
 
 from trcomp import Estimator, Job, JobStoppedError, SpecError, TrainingCompilerConfig, iam
 from trcomp.cli import main
+from trcomp.errors import BackendUnavailableError
 from trcomp.testing import SageMaker
 
 pytestmark = pytest.mark.e2e
@@ -152,6 +153,8 @@ def test_iam_allows_each_call_that_is_made_and_nothing_else(
     words: dict[str, Any] = {"role": sagemaker.role, "image_uri": "image", "tags": {"a": "b"}}
     words |= {"instance_type": "ml.m5.large", "compiler_config": PLAIN}
     with mock.patch.object(BaseClient, "_make_api_call", noted):
+        with pytest.raises(BackendUnavailableError, match="image is not there"):
+            Estimator("train.py", tmp_path / "code", **words | {"image_uri": None}).fit()
         Estimator("train.py", tmp_path / "code", **words).fit(job_name="done")
         done = Job.attach("sagemaker://done")
         assert done.report()["ranks"] == []
