@@ -148,8 +148,9 @@ def _warm_start() -> str:
     )
     return f"""## Warm start
 
-Seconds to the first finished step, imports aside, in a process that compiles and in one that
-finds its executables on disk. ({_machine_text(machine)})
+Seconds to the first finished step, imports aside, in a job's worker that compiles and in one whose
+script has run before: it reads its executables from the disk while the script imports.
+({_machine_text(machine)})
 
 {table}
 """
