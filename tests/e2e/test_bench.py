@@ -54,7 +54,13 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("script", [SCRIPT, CUDA_SCRIPT], ids=["torch_xla", "cuda"])
+@pytest.mark.parametrize(
+    "script",
+    [
+        pytest.param(SCRIPT, id="torch_xla", marks=pytest.mark.long),
+        pytest.param(CUDA_SCRIPT, id="cuda"),
+    ],
+)
 def test_each_form_makes_the_steps_and_one_is_recommended(
     script: str, home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -89,7 +89,13 @@ def wanted(tmp_path_factory: pytest.TempPathFactory) -> list[list[float]]:
     return found
 
 
-@pytest.mark.parametrize("before", [(), TORCHRUN], ids=["its own spawn", "torchrun"])
+@pytest.mark.parametrize(
+    "before",
+    [
+        pytest.param((), id="its own spawn", marks=pytest.mark.long),
+        pytest.param(TORCHRUN, id="torchrun"),
+    ],
+)
 def test_the_seed_script_outside_a_job(
     before: Sequence[str], wanted: list[list[float]], tmp_path: Path
 ) -> None:
@@ -100,8 +106,10 @@ def test_the_seed_script_outside_a_job(
 
 @pytest.mark.parametrize(
     "words",
-    [{"compiler_config": TrainingCompilerConfig()}, {}],
-    ids=["started by the entrypoint", "started by the script"],
+    [
+        pytest.param({"compiler_config": TrainingCompilerConfig()}, id="started by the entrypoint"),
+        pytest.param({}, id="started by the script", marks=pytest.mark.long),
+    ],
 )
 def test_the_seed_script_in_a_job(
     words: dict[str, Any],
