@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from html import escape
@@ -126,14 +127,10 @@ def _step_times(ranks: Sequence[Mapping[str, Any]]) -> str:
     for rank in ranks[:_MOST_RANKS]:
         steps = _timeline(rank, "steps")
         series[f"rank {rank['rank']}"] = [(step, median) for step, median, _ in steps]
-        longest = {step: most for step, _, most in steps}
-        marks += [
-            (step, most)
-            for step, most in longest.items()
-            if any(
-                _within(event["step"] + 1, step, longest) for event in _timeline(rank, "compiles")
-            )
-        ]
+        # A point may stand for several steps, from its own on.
+        starts = [step for step, _, _ in steps]
+        found = {bisect(starts, event["step"] + 1) for event in _timeline(rank, "compiles")}
+        marks += [(steps[i - 1][0], steps[i - 1][2]) for i in sorted(found - {0})]
     return charts.lines(
         series,
         title="Time of each step by rank, with the steps that compiled",
@@ -142,11 +139,6 @@ def _step_times(ranks: Sequence[Mapping[str, Any]]) -> str:
         marks=marks,
         mark_label="compiled",
     )
-
-
-def _within(step: int, start: int, starts: Mapping[int, float]) -> bool:
-    """Whether a step is of the group that begins at start."""
-    return start <= step and not any(start < other <= step for other in starts)
 
 
 def _shares(ranks: Sequence[Mapping[str, Any]]) -> str:

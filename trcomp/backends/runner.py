@@ -90,6 +90,7 @@ class Runner(Generic[P]):
         self.stop_requests = 0
         self.kill_at: float | None = None
         self._selector = selectors.DefaultSelector()
+        self._report: dict[str, Any] = {}
 
     def take_over(self) -> None:
         """Become the one process that writes the record, and be ready to be stopped."""
@@ -231,10 +232,8 @@ class Runner(Generic[P]):
         record.write(self.plan.directory, last)
 
     def _write_page(self, last: LocalRecord) -> None:
-        roots = [Paths(host.root) for host in self.plan.hosts]
         try:
-            report = results.merged_report(self.plan.handle, roots)
-            text = job_page.page(last, report, self._lines())
+            text = job_page.page(last, self._report, self._lines())
             (self.plan.directory / PAGE).write_text(text, encoding="utf-8")
         except Exception:  # A job is not lost over its page.
             traceback.print_exc()
@@ -247,8 +246,8 @@ class Runner(Generic[P]):
 
     def _pack(self, with_model: bool) -> dict[str, str]:
         roots = [Paths(host.root) for host in self.plan.hosts]
-        report = results.merged_report(self.plan.handle, roots)
-        text = json.dumps(report, indent=2) + "\n"
+        self._report = results.merged_report(self.plan.handle, roots)
+        text = json.dumps(self._report, indent=2) + "\n"
         (self.plan.directory / "report.json").write_text(text, encoding="utf-8")
         directories = {"output": [paths.output_data for paths in roots]}
         if with_model:
