@@ -54,6 +54,8 @@ class Estimator:
         arguments: More arguments for the script, behind those and exactly as they are:
             ``["--fp16", "data"]``.
         environment: Variables for the script. They win over those that trcomp computes.
+        max_restarts: How often all workers start anew within the job if its script fails, to go on
+            from their checkpoints; None: TRCOMP_MAX_RESTARTS of environment, or 0.
         compiler_config: One worker per device runs the script through XLA
             (``TrainingCompilerConfig(enabled=False)``: without XLA). None: the script runs once per
             host and starts its ranks itself, with ``torch_xla``'s ``xmp.spawn``.
@@ -91,6 +93,7 @@ class Estimator:
         hyperparameters: Mapping[str, Any] | None = None,
         arguments: Sequence[str] | None = None,
         environment: Mapping[str, str] | None = None,
+        max_restarts: int | None = None,
         compiler_config: TrainingCompilerConfig | None = None,
         distribution: Mapping[str, Any] | None = None,
         model_uri: str | None = None,
@@ -117,6 +120,7 @@ class Estimator:
             "hyperparameters": copied(hyperparameters),
             "arguments": copied(arguments),
             "environment": copied(environment),
+            "max_restarts": max_restarts,
             "instance_type": instance_type,
             "instance_count": instance_count,
             "compiler_config": compiler_config,

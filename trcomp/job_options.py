@@ -68,6 +68,11 @@ def job_options(command: Any) -> Any:
         ),
         click.option("--output-path", help="Where results go; default: the job's directory."),
         click.option("--checkpoint-uri", help="Where checkpoints are kept between jobs."),
+        click.option(
+            "--max-restarts",
+            type=click.IntRange(min=0),
+            help="How often all workers start anew within the job if SCRIPT fails; default: 0.",
+        ),
         click.option("--job-name", help="Default: the script's name and the time."),
         click.option(
             "--compiler/--no-compiler",

@@ -17,7 +17,7 @@ from pydantic import (
     model_validator,
 )
 
-from trcomp import rules, s3, sdk
+from trcomp import flags, rules, s3, sdk
 from trcomp.config import TrainingCompilerConfig, asked_for, distribution_problems
 from trcomp.container import CONTAINER_NAMES, ContainerWords
 from trcomp.errors import Problem, SpecError, nearest
@@ -63,7 +63,10 @@ class JobSpec(BaseModel):
     """In the user's order, which is the order of the script's arguments."""
     arguments: tuple[str, ...] = ()
     """More of the script's arguments, behind those, exactly as they are."""
+    max_restarts: int | None = None
+    """How often workers start anew within the job if its script fails; None: environment says."""
     environment: dict[str, str] = {}
+    """What max_restarts asks for is among them."""
     instance_type: str = "local_process"
     instance_count: int = 1
     compiler_config: TrainingCompilerConfig | None = None
@@ -204,15 +207,29 @@ class JobSpec(BaseModel):
 
     @field_validator("environment", mode="before")
     @classmethod
-    def _environment(cls, value: Any) -> Any:
-        if not isinstance(value, Mapping):
-            return {} if value is None else value
-        return checked(dict(value), rules.environment_problems(value))
+    def _environment(cls, value: Any, info: ValidationInfo) -> Any:
+        if not isinstance(value, Mapping) and value is not None:
+            return value
+        found = dict(value or {})
+        restarts, name = info.data.get("max_restarts"), flags.MAX_RESTARTS.name
+        wanted = {} if restarts is None else {name: str(restarts)}
+        problems = list(rules.environment_problems(found))
+        if found.get(name, wanted.get(name)) != wanted.get(name, found.get(name)):
+            allowed = f"max_restarts is {restarts}; leave out one of the two."
+            problems.append(Problem(f"environment[{name!r}]", found[name], allowed))
+        return checked(found | wanted, problems)
 
     @field_validator("instance_type")
     @classmethod
     def _instance_type(cls, value: str) -> str:
         return checked(value, rules.instance_type_problems(value))
+
+    @field_validator("max_restarts", mode="before")
+    @classmethod
+    def _restarts(cls, value: Any) -> Any:
+        whole = isinstance(value, int) and not isinstance(value, bool) and value >= 0
+        problem = Problem("max_restarts", value, "a whole number from 0 is needed.")
+        return checked(value, [] if whole or value is None else [problem])
 
     @field_validator("instance_count", "container_log_level", mode="before")
     @classmethod

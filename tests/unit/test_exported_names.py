@@ -53,6 +53,7 @@ def test_constructor_words() -> None:
         "instance_count",
         "hyperparameters",
         "environment",
+        "max_restarts",
         "compiler_config",
         "distribution",
         "output_path",
@@ -87,7 +88,7 @@ def test_fit_has_sagemakers_signature() -> None:
 def test_commands_and_their_options() -> None:
     script = {"script", "script_args", "source_dir", "devices", "env", "inputs"}
     job = script | {"instance_type", "instance_count", "output_path", "checkpoint_uri"}
-    job |= {"role", "image_uri", "more"}
+    job |= {"role", "image_uri", "more", "max_restarts"}
     job |= {"job_name", "compiler", "once_per_host", "debug", "cuda_to_xla"}
     found = {name: {p.name for p in command.params} for name, command in cli.commands.items()}
     assert found == {

@@ -337,6 +337,7 @@ def test_a_script_that_spawns_in_a_frozen_image_finds_xrts_variables(code: Path)
             {"framework_version": "1.13", "compiler_config": TrainingCompilerConfig(cache="off")},
             "keeps no executables",
         ),
+        ({"framework_version": "1.13", "max_restarts": 1}, "starts no workers anew"),
         (
             {"framework_version": "1.13", "arguments": ["data", "--api-key=s3cret"]},
             "arguments: got \"data '--api-key=***'\"; a frozen image knows hyperparameters alone",

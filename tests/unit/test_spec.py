@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from trcomp import JobSpec, SpecError, TrainingCompilerConfig
+from trcomp import JobSpec, SpecError, TrainingCompilerConfig, flags
 
 WORDS: dict[str, Any] = {"job_name": "a-job", "entry_point": "train.py"}
 
@@ -63,6 +63,16 @@ def test_json_keeps_every_field(tmp_path: Path) -> None:
     assert JobSpec.from_json(spec.to_json()) == spec
     assert spec.inputs[0].path == tmp_path
     assert spec.inputs[1].path is None
+
+
+def test_restarts_travel_as_a_variable_wherever_the_job_runs() -> None:
+    name = flags.MAX_RESTARTS.name
+    spec = JobSpec.of(**WORDS, max_restarts=2, environment={"A": "b"})
+    assert spec.environment == {"A": "b", name: "2"}
+    assert JobSpec.from_json(spec.to_json()) == spec
+    assert JobSpec.of(**WORDS, environment={name: "3"}).environment == {name: "3"}
+    assert "a whole number from 0" in problems_of(max_restarts=-1)
+    assert "leave out one of the two" in problems_of(max_restarts=2, environment={name: "3"})
 
 
 def test_every_problem_is_reported_at_once() -> None:

@@ -25,6 +25,9 @@ def problems(spec: JobSpec, image: FrozenImage) -> Iterator[Problem]:
     if spec.arguments:
         allowed = "a frozen image knows hyperparameters alone: --name value, each name once."
         yield Problem("arguments", shlex.join(masked_arguments(spec.arguments)), allowed)
+    if spec.max_restarts:
+        allowed = "a frozen image starts no workers anew; leave it out, or use fit(retries=...)."
+        yield Problem("max_restarts", spec.max_restarts, allowed)
     if spec.compiler_config is not None and spec.compiler_config.cache is not None:
         allowed = "a frozen image keeps no executables; leave it out."
         yield Problem("compiler_config.cache", str(spec.compiler_config.cache), allowed)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from trcomp import flags
 from trcomp.inputs import to_channel
 from trcomp.managed import NAMES
 from trcomp.spec import JobSpec
@@ -125,6 +126,7 @@ FIELDS = (
     Field("checkpoint_s3_uri", "CheckpointConfig.S3Uri"),
     Field("checkpoint_local_path", "CheckpointConfig.LocalPath"),
     Field("environment", "Environment"),
+    Field("max_restarts", "Environment", _elsewhere, f"`{flags.MAX_RESTARTS.name}`"),
     Field("tags", "Tags", _tags),
     Field("enable_remote_debug", "RemoteDebugConfig.EnableRemoteDebug"),
     Field("enable_infra_check", "InfraCheckConfig.EnableInfraCheck"),
