@@ -9,6 +9,7 @@ import warnings
 import click
 
 from trcomp.env import explain, gpus
+from trcomp.env.topology import MOST_DEVICES, MOST_HOSTS, wanted_devices
 from trcomp.env.variables import DIALECTS
 from trcomp.env.xla_flags import unknown
 from trcomp.errors import SpecError
@@ -24,10 +25,14 @@ from trcomp.rules import LOCAL_TYPES, instance_type_problems
     "--instance-count",
     default=1,
     show_default=True,
-    type=click.IntRange(min=1),
+    type=click.IntRange(min=1, max=MOST_HOSTS),
     help="Number of hosts.",
 )
-@click.option("--devices", type=click.IntRange(min=1), help="Devices per host, if not its type's.")
+@click.option(
+    "--devices",
+    type=click.IntRange(min=1, max=MOST_DEVICES),
+    help="Devices per host, if not its type's.",
+)
 @click.option("--rank", "only", type=int, help="Only this rank.")
 @click.option("--old-image", is_flag=True, help="Also what the old Training Compiler images read.")
 @json_option
@@ -69,7 +74,7 @@ def _environment(
     num_gpus, num_cpus, virtual = facts.num_gpus, facts.num_cpus, 1
     if instance_type in LOCAL_TYPES:
         num_gpus, num_cpus = len(gpus.found(os.environ)), len(os.sched_getaffinity(0))
-        virtual = int(os.environ.get("GPU_NUM_DEVICES") or 1)
+        virtual = wanted_devices(os.environ) or 1
     rows = explain.table(
         instance_count=instance_count,
         num_devices=devices or num_gpus or virtual,

@@ -14,6 +14,8 @@ import traceback
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from trcomp import json_fields
+
 
 @dataclass(frozen=True)
 class ErrorReport:
@@ -68,6 +70,6 @@ def write(
 def read(path: Path) -> ErrorReport | None:
     """What a worker wrote, or None if it wrote nothing readable."""
     try:
-        return ErrorReport(**json.loads(path.read_text()))
-    except (OSError, ValueError, TypeError):
+        return json_fields.read(ErrorReport, path.read_bytes())
+    except (OSError, ValueError):
         return None

@@ -2,6 +2,7 @@
 
 PROGRESS_DIR/rank-N.progress   written by the rank when it has come further
 PROGRESS_DIR/rank-N.stacks     written by it when it gets STACKS_SIGNAL, whatever it is stuck in
+PROGRESS_DIR/failed            made by the supervisor before it ends the ranks that have not failed
 """
 
 from __future__ import annotations
@@ -13,7 +14,10 @@ import signal
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from trcomp import json_fields
+
 STACKS_SIGNAL = signal.SIGUSR1
+_FAILED = "failed"
 
 
 @dataclass(frozen=True)
@@ -51,9 +55,21 @@ def read(directory: Path) -> list[Progress]:
     """What the ranks of a host wrote, in order of rank."""
     found = []
     for path in directory.glob("rank-*.progress"):
-        with contextlib.suppress(OSError, ValueError, TypeError):
-            found.append(Progress(**json.loads(path.read_text(encoding="utf-8"))))
-    return sorted(found, key=lambda progress: progress.rank)
+        with contextlib.suppress(OSError, ValueError):
+            found.append(json_fields.read(Progress, path.read_bytes()))
+    # It is the script's own process that writes: none may point signals at others.
+    return sorted((one for one in found if one.pid > 1), key=lambda progress: progress.rank)
+
+
+def note_failure(directory: Path) -> None:
+    """Let the ranks of a host know that one has failed, before they are told to end."""
+    with contextlib.suppress(OSError):
+        (directory / _FAILED).touch()
+
+
+def has_failed(directory: Path) -> bool:
+    """Whether a rank of this host has failed."""
+    return (directory / _FAILED).exists()
 
 
 def stacks_file(directory: Path, rank: int) -> Path:

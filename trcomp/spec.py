@@ -20,6 +20,7 @@ from pydantic import (
 from trcomp import flags, rules, s3, sdk
 from trcomp.config import TrainingCompilerConfig, asked_for, distribution_problems
 from trcomp.container import CONTAINER_NAMES, ContainerWords
+from trcomp.env.topology import MOST_HOSTS
 from trcomp.errors import Problem, SpecError, nearest
 from trcomp.inputs import Input, local_path, to_inputs, to_uri, with_model
 from trcomp.managed import NAMES, ManagedWords
@@ -241,8 +242,8 @@ class JobSpec(BaseModel):
     @field_validator("instance_count")
     @classmethod
     def _at_least_one(cls, value: int) -> int:
-        problem = Problem("instance_count", value, "1 or more is needed.")
-        return checked(value, [problem] if value < 1 else [])
+        problem = Problem("instance_count", value, f"1 to {MOST_HOSTS:,} is needed.")
+        return checked(value, [] if 1 <= value <= MOST_HOSTS else [problem])
 
     @field_validator("distribution", mode="before")
     @classmethod
@@ -320,7 +321,7 @@ def _dependency(value: Any, in_repository: bool) -> str:
 def _relative_script(script: Path, root: Path) -> str:
     """A script relative to source_dir, where it can be; it may be given relative to it already."""
     here, root = (Path(os.path.normpath(path.absolute())) for path in (script, root))
-    elsewhere = script.is_absolute() or (here.is_file() and not (root / script).is_file())
+    elsewhere = script.is_absolute() or (os.path.isfile(here) and not os.path.isfile(root / script))
     if elsewhere and here.is_relative_to(root):
         return str(here.relative_to(root))
     return os.path.normpath(script)

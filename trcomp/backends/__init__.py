@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 from typing import TYPE_CHECKING, cast
 
 from trcomp.errors import BackendUnavailableError, JobNotFoundError, Problem
@@ -20,6 +21,8 @@ BACKENDS = {
 LOCAL = ("process", "docker")
 """Those whose jobs run on this machine."""
 
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,127}")
+"""A name leads to a directory: none may lead out of that of jobs."""
 _CONTAINERS = ("local", "local_gpu")
 """SageMaker v2's names for containers on this machine."""
 
@@ -57,7 +60,7 @@ def parse_handle(handle: str) -> tuple[str, str]:
         JobNotFoundError: The text is no handle.
     """
     backend, separator, name = handle.rpartition("://")
-    if not name or "/" in name or name in {".", ".."} or (separator and not backend):
+    if not _NAME.fullmatch(name) or (separator and not backend):
         raise JobNotFoundError(
             f"{handle!r} is no job handle.",
             handle,

@@ -12,7 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Protocol, Self
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import AwareDatetime, BaseModel, ConfigDict
 
 from trcomp.contract import to_argv
 from trcomp.errors import Problem
@@ -109,7 +109,7 @@ class Transition(Frozen):
     """A job entered a state."""
 
     status: JobStatus
-    time: datetime
+    time: AwareDatetime
     message: str = ""
 
 

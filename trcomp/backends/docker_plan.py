@@ -114,7 +114,7 @@ def problems(spec: JobSpec) -> list[Problem]:
     if old is not None:
         found += frozen_job.problems(spec, old)
     for source in words.get("mounts", {}):
-        if not Path(source).expanduser().exists():
+        if not os.path.exists(Path(source).expanduser()):
             allowed = "there is no such file or directory on this machine."
             found.append(Problem("mounts", source, allowed))
     if spec.instance_type == "local":

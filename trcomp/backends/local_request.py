@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from trcomp import contract, s3
@@ -32,7 +33,7 @@ def problems(spec: JobSpec) -> list[Problem]:
         elif item.path is None:
             allowed = "a local job takes a path, file:// or s3://."
             found.append(Problem(field, item.uri, allowed))
-        elif not item.path.exists():
+        elif not os.path.exists(item.path):
             found.append(Problem(field, str(item.path), "there is no such file or directory."))
     modes = [("input_mode", spec.managed.get("input_mode"))]
     modes += [(f"inputs[{item.channel!r}]", item.input_mode) for item in spec.inputs]

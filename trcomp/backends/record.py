@@ -85,16 +85,20 @@ def read(directory: Path) -> LocalRecord | None:
         InternalError: The file is there but is no record.
     """
     try:
-        text = (directory / FILE).read_text(encoding="utf-8")
+        text = (directory / FILE).read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         return None
     try:
-        return LocalRecord.model_validate_json(text)
+        found = LocalRecord.model_validate_json(text)
+        fault = "" if found.transitions else "it has no states"
     except ValidationError as error:
+        fault = f"{error.error_count()} fields are wrong"
+    if fault:
         raise InternalError(
-            f"{directory / FILE} is no job record: {error.error_count()} fields are wrong.",
+            f"{directory / FILE} is no job record: {fault}.",
             f"Another version of trcomp may have written it; remove {directory}.",
-        ) from None
+        )
+    return found
 
 
 def start_ticks(pid: int) -> int | None:

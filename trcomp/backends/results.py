@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import tarfile
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from trcomp.backends.base import Failure
+from trcomp.backends.measurements import host_environment, rank_report
 from trcomp.contract import Paths
 
 _WHERE = re.compile(r"(?:rank (\d+) on )?host (\S+), exit code (\d+)")
@@ -70,13 +69,11 @@ def report_of(handle: str, texts: Iterable[bytes]) -> dict[str, Any]:
     The slowest rank sets a job's pace, so times and counts are the largest of all ranks; samples
     per second add up.
     """
-    found = []
-    for text in texts:
-        with suppress(ValueError):  # a worker was killed while it wrote
-            found.append(json.loads(text))
-    ranks = [one for one in found if "variables" not in one]
-    ranks.sort(key=lambda report: report.get("rank", 0))
-    hosts = sorted((one for one in found if "variables" in one), key=lambda one: str(one["host"]))
+    found = list(texts)
+    ranks = [report for text in found if (report := rank_report(text)) is not None]
+    ranks.sort(key=lambda report: report["rank"])
+    hosts = [one for text in found if (one := host_environment(text)) is not None]
+    hosts.sort(key=lambda one: one["host"])
     return {"job": handle, "totals": _totals(ranks), "ranks": ranks, "environment": hosts}
 
 

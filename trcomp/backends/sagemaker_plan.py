@@ -23,6 +23,7 @@ from trcomp.backends.sagemaker_request import (
 from trcomp.backends.settings import environment_problems, ranked_groups
 from trcomp.contract import ARGUMENTS_SETTING
 from trcomp.env import explain
+from trcomp.env.topology import wanted_devices
 from trcomp.errors import Problem, SpecError, nearest
 from trcomp.images import frozen, instances
 from trcomp.spec import JobSpec
@@ -123,8 +124,7 @@ class SageMakerPlan(Plan):
         own |= {"AWS_REGION": self.region} if self.region else {}
         groups = ranked_groups(spec)
         facts = _facts(groups[0].instance_type if groups else spec.instance_type)
-        wanted = spec.environment.get("GPU_NUM_DEVICES", "")
-        devices = int(wanted) if wanted.isdigit() else facts.num_gpus
+        devices = wanted_devices(spec.environment) or facts.num_gpus
         ranks: dict[str, list[dict[str, Any]]] = {}
         # A frozen image starts its ranks itself, in a way of its own.
         own_ranks = frozen_image(spec, self.region) is None and spec.compiler_config is not None

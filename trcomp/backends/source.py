@@ -44,13 +44,13 @@ def problems(spec: JobSpec) -> list[Problem]:
     found += _dependency_problems(spec)
     if spec.source_dir is None:
         script = Path(spec.entry_point)
-        if not script.is_file():
+        if not os.path.isfile(script):
             near = nearest(script.name, [path.name for path in script.parent.glob("*.py")])
             suggestion = str(script.with_name(near)) if near else None
             found.append(Problem("entry_point", str(script), "there is no such file.", suggestion))
         return found
     root = Path(spec.source_dir)
-    if not root.is_dir():
+    if not os.path.isdir(root):
         return [*found, Problem("source_dir", str(root), "there is no such directory.")]
     try:
         _ignored(root)
@@ -60,7 +60,7 @@ def problems(spec: JobSpec) -> list[Problem]:
     if not _inside(root, root / spec.entry_point):
         allowed = "a path inside source_dir, relative to it, is needed."
         found.append(Problem("entry_point", spec.entry_point, allowed))
-    elif not (root / spec.entry_point).is_file():
+    elif not os.path.isfile(root / spec.entry_point):
         allowed = f"there is no such file in {root}."
         suggestion = _nearest_script(root, spec.entry_point)
         found.append(Problem("entry_point", spec.entry_point, allowed, suggestion))
@@ -106,7 +106,7 @@ def _dependency_problems(spec: JobSpec) -> list[Problem]:
     root = None if spec.source_dir is None else Path(spec.source_dir)
     taken = {Path(spec.entry_point).name} if root is None else set()
     for path in map(Path, spec.dependencies):
-        if not path.exists():
+        if not os.path.exists(path):
             found.append(Problem("dependencies", str(path), "there is no such file or directory."))
         elif path.name in taken or (root is not None and (root / path.name).exists()):
             allowed = f"the job's code has a {path.name!r} already; rename one of the two."

@@ -15,7 +15,7 @@ from pathlib import Path
 from trcomp import flags
 from trcomp.contract import Contract
 from trcomp.env import gpus
-from trcomp.env.topology import DeviceKind, Topology, uniform
+from trcomp.env.topology import DeviceKind, Topology, uniform, wanted_devices
 from trcomp.errors import BackendUnavailableError, MissingExtraError, Problem, SpecError
 
 _NAME_TIMEOUT_SECONDS = 900.0
@@ -64,18 +64,12 @@ def devices(environ: Mapping[str, str], gpu_ids: Sequence[str]) -> tuple[DeviceK
     the CPU hides all of them.
 
     Raises:
-        SpecError: GPU_NUM_DEVICES is no number from 1, or more than the GPUs found.
+        SpecError: GPU_NUM_DEVICES is no number from 1, more than the GPUs found, or than processes
+            that a host could start.
     """
     kind: DeviceKind = "cpu" if _wants_cpu(environ) or not gpu_ids else "gpu"
-    text = environ.get("GPU_NUM_DEVICES")
-    if not text:
-        return kind, len(gpu_ids) if kind == "gpu" else 1
-    wanted = int(text) if text.isascii() and text.isdigit() else 0
-    most = len(gpu_ids) if kind == "gpu" else None
-    if wanted < 1 or (most is not None and wanted > most):
-        allowed = "a whole number from 1." if most is None else f"1 to {most}, the GPUs found."
-        raise SpecError([Problem("GPU_NUM_DEVICES", text, allowed)])
-    return kind, wanted
+    wanted = wanted_devices(environ, len(gpu_ids) if kind == "gpu" else 0)
+    return kind, wanted or (len(gpu_ids) if kind == "gpu" else 1)
 
 
 def num_cpus(topology: Topology) -> int:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Literal
+from functools import cached_property
+from typing import Literal, get_args
 
-from trcomp.errors import ContractError
+from trcomp import json_fields
+from trcomp.errors import ContractError, Problem, SpecError
 
 DeviceKind = Literal["gpu", "cpu"]
+MOST_HOSTS = 10_000
+MOST_DEVICES = 1024
+"""Of a host, virtual ones too: each is a process."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +62,7 @@ class Topology:
     mesh_port: int = 53957
     master_port: int = 7777
 
-    @property
+    @cached_property
     def world_size(self) -> int:
         """The number of ranks of the job."""
         return sum(host.num_devices for host in self.hosts)
@@ -89,6 +94,17 @@ class Topology:
         """The topology as one line of JSON."""
         return json.dumps(asdict(self), separators=(",", ":"))
 
+    def _check(self) -> None:
+        ports = (self.coordinator_port, self.mesh_port, self.master_port)
+        if not 1 <= len(self.hosts) <= MOST_HOSTS or any(
+            not 1 <= host.num_devices <= MOST_DEVICES for host in self.hosts
+        ):
+            raise ValueError("hosts with at least one device each are needed")
+        if any(type(port) is not int or not 1 <= port < 1 << 16 for port in ports):
+            raise ValueError(f"ports: got {ports}")
+        if self.device_kind not in get_args(DeviceKind) or type(self.network_interface) is not str:
+            raise ValueError(f"got {self.device_kind!r}, {self.network_interface!r}")
+
     @classmethod
     def from_json(cls, text: str) -> Topology:
         """The topology that ``to_json`` wrote.
@@ -98,13 +114,39 @@ class Topology:
         """
         try:
             values = json.loads(text)
-            hosts = tuple(Host(**host) for host in values.pop("hosts"))
-            return cls(hosts=hosts, **values)
+            hosts = tuple(json_fields.made(Host, host) for host in values.pop("hosts"))
+            found = cls(hosts=hosts, **values)
+            found._check()
+            return found
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise ContractError(
                 f"The job's topology is not readable: got {text!r} ({error}).",
                 "It is set by trcomp's entrypoint; start the script through a job.",
             ) from error
+
+
+def wanted_devices(environ: Mapping[str, str], num_gpus: int = 0) -> int | None:
+    """The devices per host that GPU_NUM_DEVICES asks for; None if it asks for nothing.
+
+    Args:
+        environ: The environment that may hold it.
+        num_gpus: The GPUs found, more of which there cannot be; 0: virtual devices.
+
+    Raises:
+        SpecError: It is no number from 1, more than the GPUs, or than a host could have.
+    """
+    text = environ.get("GPU_NUM_DEVICES")
+    if not text:
+        return None
+    most = num_gpus or MOST_DEVICES
+    # int() takes other scripts' digits too, and refuses thousands of them with an error of its own.
+    number = int(text) if text.isascii() and text.isdigit() and len(text) < 20 else 0
+    if not 1 <= number <= most:
+        allowed = (
+            f"1 to {most}, the GPUs found." if num_gpus else f"a whole number from 1 to {most}."
+        )
+        raise SpecError([Problem("GPU_NUM_DEVICES", text, allowed)])
+    return number
 
 
 def uniform(

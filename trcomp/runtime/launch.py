@@ -15,8 +15,8 @@ import torch
 
 from trcomp import flags
 from trcomp.env import gpus, variables, xla_flags
-from trcomp.env.topology import DeviceKind, Topology, uniform
-from trcomp.errors import DeviceError, Problem, SpecError, UnsupportedError
+from trcomp.env.topology import DeviceKind, Topology, uniform, wanted_devices
+from trcomp.errors import DeviceError, UnsupportedError
 from trcomp.runtime import report
 from trcomp.runtime.rank_processes import RankProcesses
 
@@ -76,20 +76,13 @@ def topology_here() -> tuple[Topology, int]:
         return Topology.from_json(text), flags.HOST_INDEX.get()
     found = gpus.found(os.environ)
     kind: DeviceKind = "gpu" if found else "cpu"
-    count = len(found) or _num_virtual_devices()
+    count = len(found) or wanted_devices(os.environ) or 1
     return uniform(["localhost"], count, kind, addresses={"localhost": _loopback(os.getpid())}), 0
 
 
 def _loopback(pid: int) -> str:
     """An address of this machine for one process: scripts started side by side share a port."""
     return f"127.{64 + (pid >> 16)}.{pid >> 8 & 255}.{pid & 255}"
-
-
-def _num_virtual_devices() -> int:
-    text = os.environ.get("GPU_NUM_DEVICES", "1")
-    if not (text.isascii() and text.isdigit() and int(text)):
-        raise SpecError([Problem("GPU_NUM_DEVICES", text, "a whole number from 1.")])
-    return int(text)
 
 
 def environments(topology: Topology, host_index: int) -> list[dict[str, str]]:
