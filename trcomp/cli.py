@@ -26,10 +26,9 @@ from trcomp.errors import JobError, SpecError, TrcompError
 from trcomp.follow import report_rows, stage_text
 from trcomp.iam_command import iam_policy
 from trcomp.job import Job
-from trcomp.job_options import job_options, requested_job, script_options
+from trcomp.job_options import job_options, profile_option, requested_job, script_options
 from trcomp.json_output import json_option, print_json
-
-_PROFILE = click.option("--profile", help="The profile of trcomp.toml or pyproject.toml.")
+from trcomp.profile_command import profile_job
 
 
 def _handles(context: object, parameter: object, incomplete: str) -> list[CompletionItem]:
@@ -61,7 +60,7 @@ def cli() -> None:
     type=click.IntRange(min=0),
     help="How often to start anew, from its checkpoints, if SCRIPT fails.",
 )
-@_PROFILE
+@profile_option
 @json_option
 def run(
     detach: bool, quiet: bool, retries: int, profile: str | None, as_json: bool, **words: Any
@@ -87,7 +86,7 @@ def run(
 
 @cli.command()
 @job_options
-@_PROFILE
+@profile_option
 @json_option
 def plan(profile: str | None, as_json: bool, **words: Any) -> None:
     """Print what `run` would submit. Nothing is started or written."""
@@ -236,7 +235,7 @@ def config() -> None:
 
 
 @config.command()
-@_PROFILE
+@profile_option
 @json_option
 def show(profile: str | None, as_json: bool) -> None:
     """Print each word with its value, secrets masked, and where it comes from."""
@@ -290,6 +289,7 @@ cli.add_command(push)
 cli.add_command(env)
 cli.add_command(examine_machine)
 cli.add_command(iam_policy)
+cli.add_command(profile_job)
 
 
 def main(args: Sequence[str] | None = None) -> int:

@@ -10,6 +10,7 @@ from typing import Any
 
 from trcomp import s3
 from trcomp.errors import Problem, SpecError, nearest
+from trcomp.profile_steps import ProfileSteps
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,8 @@ class TrainingCompilerConfig:
             ``s3://bucket/prefix``: each host takes them from there before its workers start, and
             leaves new ones there after they succeeded. Who may write there can run code in the
             jobs that read it. None: ``TRCOMP_CACHE``, by default ``~/.cache/trcomp``.
+        profile_steps: The first and the last step, counted from 1 and 2 at least, of which each
+            rank writes a trace into ``output/data/profile``, for Perfetto and XProf.
 
     Raises:
         SpecError: Holds every value that is not of its type.
@@ -36,10 +39,12 @@ class TrainingCompilerConfig:
     debug: bool = False
     cuda_to_xla: bool = True
     cache: str | os.PathLike[str] | None = None
+    profile_steps: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
         values = dataclasses.asdict(self)
         problems = _cache_problems(values.pop("cache"))
+        problems += _profile_problems(values.pop("profile_steps"))
         problems += [
             Problem(f"compiler_config.{name}", value, "True or False is needed.")
             for name, value in values.items()
@@ -47,6 +52,8 @@ class TrainingCompilerConfig:
         ]
         if problems:
             raise SpecError(problems)
+        if self.profile_steps is not None:  # JSON and TOML have lists.
+            object.__setattr__(self, "profile_steps", tuple(self.profile_steps))
 
     def __bool__(self) -> bool:
         return self.enabled
@@ -58,6 +65,14 @@ def _cache_problems(cache: object) -> list[Problem]:
         return [Problem(field, cache, 'a directory, s3://bucket/prefix, "off" or None is needed.')]
     if isinstance(cache, str) and s3.is_url(cache):
         return [Problem(field, cache, fault) for fault in s3.faults(cache)]
+    return []
+
+
+def _profile_problems(steps: object) -> list[Problem]:
+    try:
+        ProfileSteps.checked(steps, "compiler_config.profile_steps")
+    except SpecError as error:
+        return list(error.problems)
     return []
 
 
@@ -135,6 +150,8 @@ def _option_problems(
             problems.append(Problem(f"{field}[{key!r}]", given, "no such option.", near))
         elif key == "cache":
             problems += _cache_problems(given)
+        elif key == "profile_steps":
+            problems += _profile_problems(given)
         elif not isinstance(given, bool):
             problems.append(Problem(f"{field}[{key!r}]", given, "True or False is needed."))
     return problems

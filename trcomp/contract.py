@@ -18,7 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from trcomp.errors import ContractError
+from trcomp.errors import ContractError, SpecError
+from trcomp.profile_steps import ProfileSteps
 
 DEFAULT_BASE = "/opt/ml"
 DEFAULT_GROUP = "homogeneousCluster"
@@ -73,6 +74,8 @@ class Settings:
     """Whether `cuda` means the worker's xla device."""
     compiler_cache: str | None = None
     """A directory, ``s3://bucket/prefix`` or "off"; None if the job says nothing of it."""
+    profile_steps: tuple[int, int] | None = None
+    """The first and the last step of which each rank writes a trace."""
     pytorchxla_enabled: bool = False
     arguments: tuple[str, ...] = ()
     """The script's arguments after its hyperparameters, exactly as they are."""
@@ -369,6 +372,7 @@ def reserved(settings: Settings, job_name: str | None = None) -> dict[str, Any]:
         "sagemaker_training_compiler_debug_mode": settings.compiler_debug or None,
         "sagemaker_training_compiler_cuda_to_xla": None if settings.cuda_to_xla else False,
         "sagemaker_training_compiler_cache": settings.compiler_cache,
+        "sagemaker_training_compiler_profile_steps": settings.profile_steps,
         "sagemaker_pytorch_xla_multi_worker_enabled": settings.pytorchxla_enabled or None,
         ARGUMENTS_SETTING: list(settings.arguments) or None,
     }
@@ -455,6 +459,7 @@ class _Reader:
             compiler_debug=take(reserved, "sagemaker_training_compiler_debug_mode", bool, False),
             cuda_to_xla=take(reserved, "sagemaker_training_compiler_cuda_to_xla", bool, True),
             compiler_cache=take(reserved, "sagemaker_training_compiler_cache", str, None),
+            profile_steps=self._profile_steps(reserved),
             pytorchxla_enabled=take(
                 reserved, "sagemaker_pytorch_xla_multi_worker_enabled", bool, False
             ),
@@ -463,6 +468,14 @@ class _Reader:
             region=take(reserved, "sagemaker_region", str, None),
             other=reserved,
         )
+
+    def _profile_steps(self, reserved: dict[str, Any]) -> tuple[int, int] | None:
+        name = "sagemaker_training_compiler_profile_steps"
+        try:
+            return ProfileSteps.checked(reserved.pop(name, None), f"hyperparameters.json: {name}")
+        except SpecError as error:
+            self.problem(str(error.problems[0]))
+            return None
 
     def _arguments(self, reserved: dict[str, Any]) -> tuple[str, ...]:
         found = self._take(reserved, ARGUMENTS_SETTING, list, [])

@@ -63,6 +63,11 @@ DEBUG = Flag(
     False,
     "1 writes each compiled graph into output/data/compiler: as text, StableHLO and optimised HLO.",
 )
+PROFILE_STEPS = Flag(
+    "TRCOMP_PROFILE_STEPS",
+    "",
+    "FIRST-LAST: the steps of which each rank writes a trace into output/data/profile.",
+)
 COORDINATOR = Flag(
     "TRCOMP_COORDINATOR", "", "address:port at which the ranks of a job find each other."
 )
@@ -78,6 +83,11 @@ TOPOLOGY = Flag("TRCOMP_TOPOLOGY", "", "The job's hosts and devices, as Topology
 HOST_INDEX = Flag("TRCOMP_HOST_INDEX", 0, "Which of the topology's hosts this process runs on.")
 ERROR_FILE = Flag(
     "TRCOMP_ERROR_FILE", "", "Where a worker whose script raises writes why, as JSON."
+)
+CHECKPOINT_DIR = Flag(
+    "TRCOMP_CHECKPOINT_DIR",
+    "",
+    "Where the job's checkpoints lie on this host; trcomp.checkpoint writes there by default.",
 )
 PROGRESS_DIR = Flag("TRCOMP_PROGRESS_DIR", "", "Where each rank says how far it has come.")
 GRACE_SECONDS = Flag("TRCOMP_GRACE_SECONDS", 30, "Seconds between SIGTERM and SIGKILL.")
@@ -99,6 +109,7 @@ JOB_ONLY = (
     ENABLED,
     CUDA_TO_XLA,
     DEBUG,
+    PROFILE_STEPS,
     COORDINATOR,
     JOB_NAME,
     HOST_ADDRESSES,
@@ -108,6 +119,7 @@ JOB_ONLY = (
     HOST_INDEX,
     ERROR_FILE,
     PROGRESS_DIR,
+    CHECKPOINT_DIR,
 )
 """What holds for one job only: a job started from within another must not inherit it."""
 

@@ -18,6 +18,9 @@ from trcomp.defaults import value as value_of
 from trcomp.description import problems_of
 from trcomp.errors import Problem, SpecError
 from trcomp.estimator import Estimator
+from trcomp.profile_steps import ProfileSteps
+
+profile_option = click.option("--profile", help="The profile of trcomp.toml or pyproject.toml.")
 
 
 def script_options(command: Any) -> Any:
@@ -88,6 +91,11 @@ def job_options(command: Any) -> Any:
             help="Write each compiled graph into output/data/compiler, in three forms.",
         ),
         click.option(
+            "--profile-steps",
+            metavar="FIRST-LAST",
+            help="Steps of which each rank writes a trace into output/data/profile.",
+        ),
+        click.option(
             "--cuda-to-xla/--no-cuda-to-xla",
             default=True,
             help="Let cuda mean the worker's own device (the default), or leave it to torch.",
@@ -112,6 +120,7 @@ def requested_job(
     once_per_host: bool = False,
     debug: bool = False,
     cuda_to_xla: bool = True,
+    profile_steps: str | None = None,
     checkpoint_uri: str | None = None,
     job_name: str | None = None,
     more: Sequence[str] = (),
@@ -132,11 +141,17 @@ def requested_job(
         environment["GPU_NUM_DEVICES"] = str(devices)
     config = None
     if not once_per_host:
-        config = TrainingCompilerConfig(compiler, debug, cuda_to_xla)
+        try:
+            steps = ProfileSteps.checked(profile_steps, "--profile-steps")
+        except SpecError as error:
+            problems += error.problems
+            steps = None
+        config = TrainingCompilerConfig(compiler, debug, cuda_to_xla, profile_steps=steps)
     without_effect = {
         "--debug": debug,
         "--no-compiler": not compiler,
         "--no-cuda-to-xla": not cuda_to_xla,
+        "--profile-steps": profile_steps is not None,
     }
     for option, given in without_effect.items():
         if once_per_host and given:
@@ -169,6 +184,7 @@ _WORDS = {
     "once_per_host": "compiler_config",
     "debug": "compiler_config",
     "cuda_to_xla": "compiler_config",
+    "profile_steps": "compiler_config",
     "script_args": "arguments",
 }
 """Of options that are not called as the word that they give."""

@@ -55,6 +55,7 @@ def page(record: JobRecord, report: Mapping[str, Any], lines: Iterable[str]) -> 
         _section("Memory", _memory(ranks)),
         _section("Executables", _executables(ranks)),
         _section("Not through XLA", _fallbacks(report.get("totals", {}))),
+        _section("Profile", _profile(record, ranks)),
         _section("Workers", _workers(ranks)),
         _section("Environment, and why", _environment(report.get("environment", []))),
         _section("States", _states(record)),
@@ -204,6 +205,23 @@ def _fallbacks(totals: Mapping[str, Any]) -> str:
     counts: Mapping[str, int] = totals.get("fallbacks") or {}
     rows = [[name, f"{count:,}"] for name, count in sorted(counts.items(), key=lambda i: -i[1])]
     return _table(["operator on the CPU", "times"], rows, numbers={1}, code={0})
+
+
+def _profile(record: JobRecord, ranks: Sequence[Mapping[str, Any]]) -> str:
+    items = []
+    for rank in ranks:
+        if found := rank.get("profile"):
+            text = escape(f"rank {rank['rank']}, steps {found['steps'][0]} to {found['steps'][1]}")
+            uri = record.data_file(str(rank.get("host")), found["file"])
+            link = f'<a href="{escape(uri)}">{text}</a>' if uri else text
+            items.append(f"<li>{link}: <code>{escape(found['file'])}</code></li>")
+    if not items:
+        return ""
+    return (
+        f"<ul>{''.join(items)}</ul><p>Download a file and open it at "
+        "<code>https://ui.perfetto.dev</code>, which keeps it on your machine; "
+        f"<code>trcomp profile {escape(record.typed)}</code> gives all of them, for XProf too.</p>"
+    )
 
 
 def _workers(ranks: Sequence[Mapping[str, Any]]) -> str:

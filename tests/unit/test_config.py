@@ -52,6 +52,20 @@ def test_all_that_is_wrong_with_a_place_in_s3_is_said() -> None:
         TrainingCompilerConfig(debug=1, cache="s3://B/../a b")  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("steps", [(1, 5), (15, 10), (3,), (2.0, 3), "10", "ten-15", 7, True])
+def test_steps_that_cannot_be_traced_are_refused(steps: Any) -> None:
+    with pytest.raises(SpecError, match=r"compiler_config\.profile_steps.*2 at least"):
+        TrainingCompilerConfig(profile_steps=steps)
+
+
+def test_steps_to_trace_are_the_same_from_json() -> None:
+    config = TrainingCompilerConfig(profile_steps=(10, 15))
+    spec = JobSpec.of(job_name="a", entry_point="train.py", compiler_config=config)
+    assert JobSpec.from_json(spec.to_json()) == spec
+    listed: Any = [10, 15]
+    assert TrainingCompilerConfig(profile_steps=listed) == config
+
+
 @pytest.mark.parametrize(
     "value",
     [
@@ -69,6 +83,7 @@ def test_what_distribution_takes(value: Any) -> None:
 @pytest.mark.parametrize(
     ("value", "text"),
     [
+        ({"trcomp": {"profile_steps": [1, 5]}}, "2 at least"),
         ({"pytorchXLA": {"enabled": True}}, "Did you mean 'pytorchxla'?"),
         ({"pytorchxla": {"enable": True}}, "Did you mean 'enabled'?"),
         ({"pytorchxla": {"enabled": "true"}}, "True or False"),

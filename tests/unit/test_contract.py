@@ -61,6 +61,7 @@ def test_what_is_written_is_read_back(tmp_path: Path, count: int) -> None:
             compiler_debug=True,
             cuda_to_xla=False,
             compiler_cache="/cache",
+            profile_steps=(10, 15),
             pytorchxla_enabled=True,
             arguments=("data", "--fp16", "--layer=1", "--layer=2", ""),
             log_level=10,

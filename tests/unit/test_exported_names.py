@@ -89,12 +89,13 @@ def test_commands_and_their_options() -> None:
     script = {"script", "script_args", "source_dir", "devices", "env", "inputs"}
     job = script | {"instance_type", "instance_count", "output_path", "checkpoint_uri"}
     job |= {"role", "image_uri", "more", "max_restarts"}
-    job |= {"job_name", "compiler", "once_per_host", "debug", "cuda_to_xla"}
+    job |= {"job_name", "compiler", "once_per_host", "debug", "cuda_to_xla", "profile_steps"}
     found = {name: {p.name for p in command.params} for name, command in cli.commands.items()}
     assert found == {
         "run": job | {"detach", "quiet", "retries", "profile", "as_json"},
         "plan": job | {"profile", "as_json"},
         "bench": script | {"steps", "as_json"},
+        "profile": job | {"directory", "profile", "as_json"},
         "status": {"job", "as_json"},
         "logs": {"job", "follow", "as_json"},
         "list": {"backend", "as_json"},

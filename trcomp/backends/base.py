@@ -169,6 +169,10 @@ class JobRecord(Frozen, ABC):
         """Pages about the job, by what they show."""
         return {}
 
+    def data_file(self, host: str, name: str) -> str | None:
+        """URI of what a host left in output/data under a name, if it lies on this machine."""
+        return None
+
     def details(self, now: datetime) -> list[tuple[str, str]]:
         """What else a reader wants to know of the job, by name: on what it runs, what it costs."""
         return []

@@ -31,6 +31,9 @@ def problems(spec: JobSpec, image: FrozenImage) -> Iterator[Problem]:
     if spec.compiler_config is not None and spec.compiler_config.cache is not None:
         allowed = "a frozen image keeps no executables; leave it out."
         yield Problem("compiler_config.cache", str(spec.compiler_config.cache), allowed)
+    if spec.compiler_config is not None and spec.compiler_config.profile_steps is not None:
+        allowed = "a frozen image traces no steps; leave it out."
+        yield Problem("compiler_config.profile_steps", spec.compiler_config.profile_steps, allowed)
 
 
 def environment(

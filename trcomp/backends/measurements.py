@@ -34,6 +34,13 @@ class Compile(_Checked):
     line: str
 
 
+class Profile(_Checked):
+    """A trace in output/data, and its first and last step."""
+
+    steps: Annotated[list[Count], Field(min_length=2, max_length=2)]
+    file: Annotated[str, Field(pattern=r"^profile/[\w.-]+$")]
+
+
 class Timeline(_Checked):
     """What happened when, thinned out."""
 
@@ -131,6 +138,9 @@ class RankReport(_Checked):
     timeline: Annotated[
         Timeline | None,
         Field(description="Step times, compiles and memory over time, thinned out."),
+    ] = None
+    profile: Annotated[
+        Profile | None, Field(description="The trace of some steps, if the job asked for one.")
     ] = None
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from trcomp.backends.base import Failure, JobRecord
+from trcomp.contract import Paths
 from trcomp.errors import InternalError
 
 FILE = "job.json"
@@ -40,6 +41,10 @@ class LocalRecord(JobRecord):
     def report_place(self) -> str | None:
         """The page in the job's directory."""
         return str(self.directory / PAGE)
+
+    def data_file(self, host: str, name: str) -> str | None:
+        """In the host's own tree, which stays until the job is removed."""
+        return (Paths(self.directory / "hosts" / host / "ml").output_data / name).as_uri()
 
     def abandoned(self) -> LocalRecord:
         """The record of a job whose runner died before it could write how the job ended."""

@@ -80,6 +80,7 @@ def _settings(settings: Mapping[str, Any]) -> dict[str, Any]:
             debug=settings.get(f"{_COMPILER}debug_mode", False),
             cuda_to_xla=settings.get(f"{_COMPILER}cuda_to_xla", True),
             cache=settings.get(f"{_COMPILER}cache"),
+            profile_steps=settings.get(f"{_COMPILER}profile_steps"),
         )
     distribution: dict[str, Any] = {}
     for key, name in _MECHANISMS.items():

@@ -50,6 +50,7 @@ def compiler_settings(config: TrainingCompilerConfig | None, cache: str | None) 
         cuda_to_xla=config.cuda_to_xla,
         compiler_cache=cache,
     )
+        profile_steps=config.profile_steps,
 
 
 def group_problems(spec: JobSpec) -> list[Problem]:

@@ -16,6 +16,7 @@ from trcomp.env.topology import Rank, Topology
 from trcomp.env.variables import Variable, applied, for_host, for_rank, restart_variables
 from trcomp.errors import Problem, SpecError
 from trcomp.lines import rank_prefix
+from trcomp.profile_steps import ProfileSteps
 
 
 @dataclass(frozen=True)
@@ -217,6 +218,11 @@ def _worker(
         flags.CUDA_TO_XLA: str(int(enabled and site.contract.settings.cuda_to_xla)),
         flags.DEBUG: str(int(site.contract.settings.compiler_debug)),
         flags.JOB_NAME: site.contract.job_name,
+def _profile_steps(site: Site) -> str:
+    steps = site.contract.settings.profile_steps
+    return "" if steps is None else str(ProfileSteps(*steps))
+
+
         flags.REPORT_DIR: str(site.report_dir),
         flags.ERROR_FILE: str(error),
         flags.PROGRESS_DIR: str(site.attempt_dir),
@@ -227,6 +233,7 @@ def _worker(
     if site.shared_cache is not None:
         settings[flags.CACHE] = str(site.executables)
     elif site.contract.settings.compiler_cache is not None:
+        flags.PROFILE_STEPS: _profile_steps(site),
         settings[flags.CACHE] = site.contract.settings.compiler_cache
     if site.topology.world_size > 1:
         settings[flags.COORDINATOR] = site.topology.coordinator

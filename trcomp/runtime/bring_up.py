@@ -20,6 +20,7 @@ from trcomp.runtime import (
     persistent,
     process_groups,
     recompute,
+    scopes,
     serialization,
     stores,
     streams,
@@ -53,4 +54,5 @@ recompute.register()
 serialization.register()
 stores.register()
 streams.register()
+scopes.install()
 persistent.take_head_start()

@@ -17,7 +17,17 @@ from jax.sharding import PartitionSpec
 
 from trcomp import flags
 from trcomp.errors import InternalError
-from trcomp.runtime import client, dump, persistent, precision, timeline, varying, views
+from trcomp.runtime import (
+    client,
+    dump,
+    hlo_places,
+    persistent,
+    precision,
+    scopes,
+    timeline,
+    varying,
+    views,
+)
 from trcomp.runtime.bodies import ARGUMENT, Body, Constant, is_region, num_operations
 from trcomp.runtime.dtypes import TO_JAX, Scalar, cast, opmath
 from trcomp.runtime.graph import Graph, Place
@@ -132,7 +142,8 @@ class _Lowering:
         """
         for node, places in zip(self._graph.nodes, self._graph.places, strict=True):
             try:
-                self._results.append(self._lower(node.signature, places, node.scalars))
+                with scopes.lowering(node):
+                    self._results.append(self._lower(node.signature, places, node.scalars))
             except Exception as error:
                 error.add_note(f"while lowering {node.signature!r}{origins.get(node, '')}")
                 setattr(error, FAILED_NODE, node)
@@ -256,6 +267,8 @@ def compile_graph(graph: Graph) -> Executable:
         compiled = lowered.compile(persistent.compiler_options())
         if flags.DEBUG.get():
             dump.write(graph, counters.compiles, lowered, compiled)
+        if scopes.Asked.on:
+            hlo_places.note(compiled)
         counters.compiles += 1
         seconds = time.perf_counter() - start
         note("compile_seconds", seconds)
@@ -304,6 +317,9 @@ def lower_graph(graph: Graph) -> jax.stages.Lowered:
             jnp.zeros((), np.int32),
         ]
 
+    if scopes.Asked.on:
+        # What a trace and the dumps call the executable.
+        program.__name__ = f"graph_{counters.compiles}"
     fn: Any = program
     if graph.collective:
         everywhere = PartitionSpec()

@@ -6,11 +6,9 @@ output.tar.gz.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
-from trcomp import flags
-from trcomp.runtime import own_rank
+from trcomp.runtime import output, own_rank
 from trcomp.runtime.bodies import text
 from trcomp.runtime.graph import Graph
 
@@ -24,8 +22,7 @@ def write(graph: Graph, number: int, lowered: Any, compiled: Any) -> None:
         lowered: jax's lowered program.
         compiled: jax's compiled program.
     """
-    report = flags.REPORT_DIR.get()
-    folder = Path(report).parent / "compiler" if report else Path("trcomp-compiler")
+    folder = output.folder("compiler")
     folder.mkdir(parents=True, exist_ok=True)
     stem = f"rank-{own_rank.identity().rank}-graph-{number}"
     (folder / f"{stem}.txt").write_text(f"{text(graph)}\n", encoding="utf-8")

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from trcomp.runtime.ops.registry import Rule
 
 
+    from trcomp.runtime.scopes import Origin
 class View(NamedTuple):
     """How a tensor lies over its storage, in elements of `dtype`."""
 
@@ -140,7 +141,10 @@ class Buffer:
 class Node:
     """One recorded operation; immutable."""
 
-    __slots__ = ("scalars", "seq", "signature", "sources")
+    __slots__ = ("origin", "scalars", "seq", "signature", "sources")
+
+    origin: Origin
+    """Where in the script it comes from; set only while somebody looks (scopes.py)."""
 
     def __init__(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -80,8 +81,14 @@ class Counters:
             spent = now - self.step_marks[-1] - (elsewhere - self._elsewhere_at_mark)
             self.record_seconds += max(spent, 0.0)
         self._elsewhere_at_mark = elsewhere
+        self.note_step(now)
+
+    def note_step(self, now: float) -> None:
+        """A step has ended at this `time.perf_counter()`."""
         self.steps += 1
         self.step_marks.append(now)
+        for observe in step_observers:
+            observe()
 
     def end_script(self) -> None:
         """Leave the script when it has made as many steps as TRCOMP_STEPS says.
@@ -99,6 +106,8 @@ class Counters:
             setattr(self, item.name, type(getattr(self, item.name))())
 
 
+step_observers: list[Callable[[], None]] = []
+"""Called after each step."""
 counters = Counters()
 _started = time.perf_counter()
 

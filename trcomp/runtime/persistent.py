@@ -66,7 +66,7 @@ def load(path: Path | None, *, collective: bool) -> Any | None:
 def take_head_start() -> None:
     """Read ahead what the last run of this script loaded or left here."""
     with contextlib.suppress(SpecError, RuntimeError):
-        root = None if flags.DEBUG.get() or flags.CHECK.get() else folder()
+        root = None if _compiles_anew() else folder()
         if root is not None:
             head_start.begin(root, _read)
 
@@ -152,14 +152,18 @@ def compiler_options() -> dict[str, str | bool]:
 
 def place(graph: Graph) -> Path | None:
     """The file of a graph's executable; None if none is kept."""
-    # What debugging writes or compares comes from compiling.
-    if flags.DEBUG.get() or flags.CHECK.get():
+    if _compiles_anew():
         return None
     try:
         root = folder()
         return None if root is None else root / _environment() / fingerprint(graph)
     except (_UnnamedError, RuntimeError):  # RuntimeError: no home directory.
         return None
+
+
+def _compiles_anew() -> bool:
+    """Whether nothing is loaded: dumps, comparisons and a trace's names come from compiling."""
+    return flags.DEBUG.get() or flags.CHECK.get() or bool(flags.PROFILE_STEPS.get())
 
 
 def fingerprint(graph: Graph) -> str:

@@ -43,5 +43,4 @@ def _note_optimizer(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) ->
 
 
 def _mark() -> None:
-    counters.steps += 1
-    counters.step_marks.append(time.perf_counter())
+    counters.note_step(time.perf_counter())

@@ -20,7 +20,7 @@ from typing import Any
 
 from trcomp import flags
 from trcomp.env.topology import Topology
-from trcomp.runtime import own_rank, timeline, varying
+from trcomp.runtime import own_rank, profile, timeline, varying
 from trcomp.runtime.metrics import counters, metrics
 
 _loaded = time.perf_counter()
@@ -73,6 +73,7 @@ def summarize() -> dict[str, Any]:
         "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         "versions": _versions(),
         "timeline": timeline.summary(marks),
+        "profile": profile.summary(),
     }
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import fx
 
+from trcomp.runtime import scopes
 from trcomp.runtime.ir import Node, tick
 
 
@@ -27,7 +29,10 @@ class Recorder(fx.Interpreter):
         self._started.append(tick())
         self._ran.append(n)
         try:
-            with torch._C._DisableAutocast():
+            with (
+                torch._C._DisableAutocast(),
+                scopes.tracing(n) if scopes.Asked.on else nullcontext(),
+            ):
                 return super().run_node(n)
         except Exception:
             self.failed = n.name

@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from types import TracebackType
 from typing import Any
 
@@ -141,11 +141,14 @@ class Trace:
     def __init__(self, name: str, **kwargs: Any) -> None:
         self.name = name
         self._facts = kwargs
-        self._mark: AbstractContextManager[Any] | None = None
+        self._marks = ExitStack()
 
     def __enter__(self) -> Trace:
-        self._mark = _annotation(self.name, self._facts, self._is_step)
-        self._mark.__enter__()
+        self._marks.enter_context(_annotation(self.name, self._facts, self._is_step))
+        if flags.ENABLED.get():
+            from trcomp.runtime import scopes
+
+            self._marks.enter_context(scopes.within(self.name))
         return self
 
     def __exit__(
@@ -154,8 +157,7 @@ class Trace:
         value: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        assert self._mark is not None
-        self._mark.__exit__(kind, value, traceback)
+        self._marks.__exit__(kind, value, traceback)
 
 
 class StepTrace(Trace):
