@@ -511,16 +511,24 @@ class _Reader:
             elif not isinstance(entry, dict):
                 self.problem(f"{where}: got {entry!r}; a JSON object is needed")
             else:
-                mode = entry.get("TrainingInputMode", "File")
-                channels.append(Channel(name, mode, entry.get("ContentType")))
+                mode = self._text(entry, "TrainingInputMode", where) or "File"
+                channels.append(Channel(name, mode, self._text(entry, "ContentType", where)))
         return tuple(channels)
 
     def checkpoints(self) -> Checkpoints | None:
         config = self.load("checkpointconfig.json", optional=True)
         if not config:
             return None
-        local_path = config.get("LocalPath") or f"{DEFAULT_BASE}/checkpoints"
-        return Checkpoints(local_path=local_path, s3_uri=config.get("S3Uri"))
+        where = "checkpointconfig.json"
+        local_path = self._text(config, "LocalPath", where) or f"{DEFAULT_BASE}/checkpoints"
+        return Checkpoints(local_path=local_path, s3_uri=self._text(config, "S3Uri", where))
+
+    def _text(self, entry: dict[str, Any], name: str, where: str) -> str | None:
+        value = entry.get(name)
+        if value is None or isinstance(value, str):
+            return value
+        self.problem(f"{where}: {name}: got {value!r}; text is needed")
+        return None
 
     def _instance_groups(self, entries: Any) -> Iterator[InstanceGroup]:
         where = "resourceconfig.json: instance_groups"

@@ -8,6 +8,7 @@ from typing import Any
 from trcomp import flags
 from trcomp.config import TrainingCompilerConfig
 from trcomp.contract import GROUPS_SETTING, InstanceGroup, Settings
+from trcomp.env.topology import wanted_devices
 from trcomp.errors import Problem, SpecError, nearest
 from trcomp.rules import LOCAL_TYPES
 from trcomp.spec import JobSpec
@@ -49,8 +50,8 @@ def compiler_settings(config: TrainingCompilerConfig | None, cache: str | None) 
         compiler_debug=config.debug,
         cuda_to_xla=config.cuda_to_xla,
         compiler_cache=cache,
-    )
         profile_steps=config.profile_steps,
+    )
 
 
 def group_problems(spec: JobSpec) -> list[Problem]:
@@ -128,9 +129,9 @@ def environment_problems(spec: JobSpec) -> list[Problem]:
         for name in spec.environment
         if name in own
     ]
-    for flag in flags.ALL:
+    for read in (*(flag.get for flag in flags.ALL), wanted_devices):
         try:
-            flag.get(spec.environment)
+            read(spec.environment)
         except SpecError as error:
             found += error.problems
     return found
