@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -61,35 +61,50 @@ def _ids(arguments: Any) -> Iterator[int]:
 
 def is_counter(path: str, tensor: torch.Tensor) -> bool:
     """Whether a host tensor is a count of steps in an optimizer's state."""
-    return ".state[" in path and tensor.numel() == 1 and tensor.dtype.is_floating_point
+    return ".state[" in path and tensor.numel() == 1 and tensor.dtype in _COUNTER_DTYPES
+
+
+_COUNTER_DTYPES = (torch.float32, torch.float64)
+"""In a narrower one an optimizer's count would soon stand still."""
+
+
+_BASE: Any = torch._C.TensorBase
+_address: Callable[[torch.Tensor], int] = _BASE.data_ptr
+_version: Callable[[torch.Tensor], int] = _BASE._version.__get__
 
 
 class Counters:
-    """An optimizer's counters on the host: read, and moved on as the step would."""
+    """An optimizer's counters on the host: read, and moved on as the step would.
+
+    There is one for each parameter. They are counted through numpy's views of them: torch's own
+    addition costs ten times as much for a single number.
+    """
 
     def __init__(self, state: State, moves: Sequence[float]) -> None:
         self._tensors = [t for path, t in state.host_tensors if is_counter(path, t)]
         self._others = [t for path, t in state.host_tensors if not is_counter(path, t)]
         self._other_versions = [t._version for t in self._others]
         self._moves = list(moves)
+        self._moved = [t for t, move in zip(self._tensors, moves, strict=True) if move]
         truths = [tensor.item() for tensor in self._tensors]
         self._classes = [truths.index(truth) for truth in truths]
         self._firsts = sorted(set(self._classes))
         self._versions: list[int] = []
         self._values: list[float] = []
-        self._groups: dict[float, list[torch.Tensor]] = {}
-        for tensor, move in zip(self._tensors, self._moves, strict=True):
-            if move:
-                self._groups.setdefault(move, []).append(tensor)
+        self._addresses: list[int] = []
+        self._memory: list[Any] = []
+        """Numpy's view of each."""
 
     def hold(self) -> bool:
         """Whether those that were equal still are, and other tensors of the host unwritten."""
         if [t._version for t in self._others] != self._other_versions:
             return False
-        versions = [t._version for t in self._tensors]
-        if versions != self._versions:
+        versions = [*map(_version, self._tensors)]
+        addresses = [*map(_address, self._tensors)]
+        if addresses != self._addresses or versions != self._versions:
+            self._versions, self._addresses = versions, addresses
             self._values = [tensor.item() for tensor in self._tensors]
-            self._versions = versions
+            self._memory = [tensor.detach().numpy() for tensor in self._tensors]
             pairs = zip(self._values, self._classes, strict=True)
             return all(value == self._values[first] for value, first in pairs)
         return True
@@ -100,8 +115,10 @@ class Counters:
 
     def advance(self) -> None:
         """Count the step."""
-        for move, tensors in self._groups.items():
-            torch._foreach_add_(tensors, move)
-        if self._groups:
-            self._values = [v + m for v, m in zip(self._values, self._moves, strict=True)]
-            self._versions = [t._version for t in self._tensors]
+        if self._moved:
+            for array, value, move in zip(self._memory, self._values, self._moves, strict=True):
+                if move:
+                    array.fill(value + move)
+            torch.autograd.graph.increment_version(self._moved)
+            self._values = [array.item() for array in self._memory]
+            self._versions = [*map(_version, self._tensors)]
