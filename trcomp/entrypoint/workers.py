@@ -69,6 +69,12 @@ class Site:
         return self.scratch / f"attempt-{self.attempt}" if self.attempt else self.scratch
 
     @property
+    def checkpoint_dir(self) -> Path:
+        """Where checkpoints lie; without a place of their own they last as long as this host."""
+        checkpoints = self.contract.checkpoints
+        return self.paths.local(checkpoints.local_path) if checkpoints else self.paths.checkpoints
+
+    @property
     def host_index(self) -> int | None:
         """This host among the topology's hosts; None if `distribution` leaves it out."""
         hosts, own = self.contract.rank_hosts, self.contract.current_host
@@ -113,8 +119,13 @@ def plan_workers(site: Site) -> tuple[Worker, ...]:
             one that the system cannot hand to a process.
     """
     script = entry_point(site)
-    _check_passable(site)
     _check_cache(site)
+    workers = _workers(site, script)
+    _check_passable(workers[0])  # The others differ in their ranks.
+    return workers
+
+
+def _workers(site: Site, script: Path) -> tuple[Worker, ...]:
     enabled = site.contract.settings.compiler_enabled
     if site.host_index is None:
         return (_worker(site, script, None, (), enabled=False),)
@@ -175,9 +186,9 @@ def job_environ(site: Site) -> dict[str, str]:
     return environ
 
 
-def _check_passable(site: Site) -> None:
-    texts = {f"argument {text[:40]!r}": text for text in site.contract.argv}
-    texts |= {f"variable {name}": f"{name}={value}" for name, value in job_environ(site).items()}
+def _check_passable(worker: Worker) -> None:
+    texts = {f"argument {text[:40]!r}": text for text in worker.argv}
+    texts |= {f"variable {name}": f"{name}={value}" for name, value in worker.environ.items()}
     problems = [
         Problem(where, f"{len(text)} characters", allowed)
         for where, text in texts.items()
@@ -207,6 +218,11 @@ def _obstacle(text: str) -> str | None:
     return None if length < 32 * 4096 else "at most 131,071 bytes, which Linux allows."
 
 
+def _profile_steps(site: Site) -> str:
+    steps = site.contract.settings.profile_steps
+    return "" if steps is None else str(ProfileSteps(*steps))
+
+
 def _worker(
     site: Site, script: Path, rank: Rank | None, variables: Sequence[Variable], *, enabled: bool
 ) -> Worker:
@@ -217,15 +233,12 @@ def _worker(
         flags.ENABLED: str(int(enabled)),
         flags.CUDA_TO_XLA: str(int(enabled and site.contract.settings.cuda_to_xla)),
         flags.DEBUG: str(int(site.contract.settings.compiler_debug)),
+        flags.PROFILE_STEPS: _profile_steps(site),
         flags.JOB_NAME: site.contract.job_name,
-def _profile_steps(site: Site) -> str:
-    steps = site.contract.settings.profile_steps
-    return "" if steps is None else str(ProfileSteps(*steps))
-
-
         flags.REPORT_DIR: str(site.report_dir),
         flags.ERROR_FILE: str(error),
         flags.PROGRESS_DIR: str(site.attempt_dir),
+        flags.CHECKPOINT_DIR: str(site.checkpoint_dir),
     }
     if site.host_index is not None:
         settings |= {flags.TOPOLOGY: site.topology.to_json()}
@@ -233,7 +246,6 @@ def _profile_steps(site: Site) -> str:
     if site.shared_cache is not None:
         settings[flags.CACHE] = str(site.executables)
     elif site.contract.settings.compiler_cache is not None:
-        flags.PROFILE_STEPS: _profile_steps(site),
         settings[flags.CACHE] = site.contract.settings.compiler_cache
     if site.topology.world_size > 1:
         settings[flags.COORDINATOR] = site.topology.coordinator
