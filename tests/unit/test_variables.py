@@ -97,6 +97,11 @@ def test_nccl_variables_are_for_gpus_and_several_hosts() -> None:
     assert "NCCL_SOCKET_IFNAME" not in environ(uniform(["algo-1"], 4, "gpu"), 0)
 
 
+def test_ranks_of_one_machine_listen_on_its_loopback_interface() -> None:
+    assert environ(uniform(["algo-1"], 2, "cpu"), 0)["GLOO_SOCKET_IFNAME"] == "lo"
+    assert "GLOO_SOCKET_IFNAME" not in environ(uniform(["algo-1"], 1, "cpu"), 0)
+
+
 def test_the_xrt_dialect() -> None:
     found = environ(two_hosts(devices=8), 9, dialects=("xrt",), efa=True)
     assert found["XRT_WORKERS"] == "localservice:0;algo-1:43857|localservice:1;algo-2:43857"

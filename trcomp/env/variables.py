@@ -124,6 +124,16 @@ def master(environ: Mapping[str, str]) -> str:
     return environ.get("MASTER_ADDR", "") if environ.get("MASTER_PORT") else ""
 
 
+def coordinator_bind_address(environ: Mapping[str, str]) -> str:
+    """Where rank 0 is told to serve JAX's coordination service, empty if nobody says so."""
+    return environ.get("JAX_COORDINATOR_BIND_ADDRESS", "")
+
+
+def gloo_interface(environ: Mapping[str, str]) -> str:
+    """The interface at which gloo is told to listen, empty if nobody says so."""
+    return environ.get("GLOO_SOCKET_IFNAME", "")
+
+
 def without_proxy(environ: Mapping[str, str], host: str) -> dict[str, str]:
     """The variables that keep what goes to a host off the proxies, if there are any."""
     if not any(environ.get(name) or environ.get(name.upper()) for name in PROXIES):
@@ -350,12 +360,17 @@ def _xrt(topology: Topology, rank: Rank, efa: bool) -> Iterator[Variable]:
 
 
 def _network(topology: Topology, rank: Rank, efa: bool) -> Iterator[Variable]:
-    gpu, interface = topology.device_kind == "gpu", topology.network_interface
+    gpu, several = topology.device_kind == "gpu", len(topology.hosts) > 1
+    here = topology.master.address.startswith("127.")
+    interface = "lo" if here else topology.network_interface
     if gpu and topology.world_size > 1:
         yield Variable("NCCL_DEBUG", "WARN", "NCCL says why it fails, and no more.")
-    if len(topology.hosts) > 1 and interface:
-        library, name = ("NCCL", "NCCL_SOCKET_IFNAME") if gpu else ("Gloo", "GLOO_SOCKET_IFNAME")
-        yield Variable(name, interface, f"{library} need not guess the hosts' common interface.")
+    if gpu and several and interface:
+        common = "NCCL need not guess the hosts' common interface."
+        yield Variable("NCCL_SOCKET_IFNAME", interface, common)
+    if topology.world_size > 1 and interface:
+        listens = "Gloo listens at the job's own interface alone, and need not guess which it is."
+        yield Variable("GLOO_SOCKET_IFNAME", interface, listens)
     if efa and len(topology.hosts) > 1:
         yield Variable("FI_PROVIDER", "efa", "An EFA device was found: no silent fall to TCP.")
         fork = "Data loader workers fork while the adapter holds pinned memory."

@@ -13,12 +13,14 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import jax
 
 # The public API has no key-value store and no barrier that works without devices.
+from jax._src import xla_bridge
 from jax._src.distributed import global_state
 from torch._C._distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous as torch_rendezvous
@@ -26,7 +28,7 @@ from torch.distributed.rendezvous import rendezvous as torch_rendezvous
 from trcomp import flags
 from trcomp.env import gpus, variables
 from trcomp.errors import DeviceError
-from trcomp.runtime import heartbeat, own_rank
+from trcomp.runtime import heartbeat, interfaces, own_rank
 
 _HEARTBEAT_SECONDS = 20
 """A rank that is silent so long is dead: its peers end instead of waiting in a collective."""
@@ -69,6 +71,7 @@ def join(store: Store | None = None) -> None:
     jax.config.update("jax_num_cpu_devices", 1)
     # Its SIGTERM handler would keep a stopped worker alive.
     jax.config.update("jax_enable_preemption_service", False)
+    _keep_gloo_on_the_jobs_interface()
     try:
         jax.distributed.initialize(
             coordinator,
@@ -76,6 +79,7 @@ def join(store: Store | None = None) -> None:
             identity.rank,
             _own_gpu(identity),
             cluster_detection_method="deactivate",
+            coordinator_bind_address=interfaces.bind_address(coordinator, os.environ),
             initialization_timeout=_JOIN_SECONDS,
             heartbeat_timeout_seconds=_HEARTBEAT_SECONDS,
             shutdown_timeout_seconds=_LEAVE_SECONDS,
@@ -86,7 +90,33 @@ def join(store: Store | None = None) -> None:
             f"{_JOIN_SECONDS} s: {error}",
             "See the other ranks' logs: one may have failed, or its host cannot be reached.",
         ) from error
+    _check_job(identity.rank)
     own_rank.keep()
+
+
+def _keep_gloo_on_the_jobs_interface() -> None:
+    """By itself JAX's gloo listens at the address that the host's own name has."""
+    interface = variables.gloo_interface(os.environ)
+    if interface:
+        make = xla_bridge._jax.make_gloo_tcp_collectives
+        xla_bridge._jax.make_gloo_tcp_collectives = partial(make, interface=interface)
+
+
+def _check_job(rank: int) -> None:
+    """Refuse the ranks of another job, which may listen where this one's should.
+
+    Raises:
+        DeviceError: They are another job's.
+    """
+    store, token = global_state.client, interfaces.job_token(os.environ)
+    assert store is not None
+    if rank == 0:
+        store.key_value_set("trcomp/job", token)
+    elif store.blocking_key_value_get("trcomp/job", _JOIN_SECONDS * 1000) != token:
+        raise DeviceError(
+            f"Rank {rank} has met the ranks of another job at {_Joined.coordinator}.",
+            "Another job's rank 0 listens there; end it, or give the jobs addresses of their own.",
+        )
 
 
 class _Joined:

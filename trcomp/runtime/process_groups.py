@@ -13,7 +13,7 @@ from torch.distributed.distributed_c10d import Backend, BackendConfig
 from torch.distributed.rendezvous import register_rendezvous_handler
 
 from trcomp.errors import DeviceError
-from trcomp.runtime import distributed, meshes
+from trcomp.runtime import distributed, meshes, stores
 from trcomp.runtime.device import NAME, Process
 from trcomp.runtime.process_group import XlaProcessGroup
 
@@ -72,7 +72,10 @@ def _meet(
         yield HashStore(), rank, size
         return
     host = distributed.coordinator_host()
-    store = TCPStore(host, 0, size, True, timeout, False) if rank == 0 else None
+    store: Any = None
+    if rank == 0:
+        store = stores.served(host, 0, size, timeout, wait_for_workers=False)
+        store = store or TCPStore(host, 0, size, True, timeout, False)
     port = b"" if store is None else str(store.port).encode()
     port = distributed.rendezvous("xla://", port)[0]
     yield store or TCPStore(host, int(port), size, False, timeout), rank, size

@@ -1,7 +1,7 @@
-"""torch.distributed's store of a job whose hosts are all this machine: at the job's own address.
+"""torch.distributed's store at the job's own address.
 
-torch listens at every address of the machine, so two jobs that use one port would be in each
-other's way; and a rank could find the other job's store.
+torch listens at every address of the machine: others could reach the store, and of two jobs that
+use one port a rank could find the other's.
 """
 
 from __future__ import annotations
@@ -13,10 +13,40 @@ from typing import Any
 
 from torch._C._distributed_c10d import Store, TCPStore
 
+from trcomp.runtime import interfaces
+
 # `torch.distributed.rendezvous` is a function of the module's name.
 _rendezvous = importlib.import_module("torch.distributed.rendezvous")
 _torch_create = _rendezvous._create_c10d_store
 _BACKLOG = 2048
+
+
+def served(
+    hostname: str, port: int, world_size: int, timeout: timedelta, *, wait_for_workers: bool
+) -> Store | None:
+    """A store that this process serves at one address; None if there it cannot.
+
+    Args:
+        hostname: What the other ranks are given: a name of this machine, or an address.
+        port: 0: any that is free.
+        world_size: The ranks, this one among them.
+        timeout: How long it waits for what is not there.
+        wait_for_workers: Return once all ranks have come.
+    """
+    address = interfaces.own_address(hostname)
+    listener = None if address is None else _listening(address, port)
+    if address is None or listener is None:
+        return None
+    return TCPStore(
+        address,
+        listener.getsockname()[1],
+        world_size,
+        True,
+        timeout,
+        wait_for_workers=wait_for_workers,
+        multi_tenant=True,
+        master_listen_fd=listener.detach(),
+    )
 
 
 def create(
@@ -24,20 +54,10 @@ def create(
 ) -> Store:
     """The store that `env://` and `tcp://` name."""
     arguments = (hostname, port, rank, world_size, timeout, *options)
-    if rank or not hostname.startswith("127.") or _rendezvous._torchelastic_use_agent_store():
+    if rank or _rendezvous._torchelastic_use_agent_store():
         return _torch_create(*arguments)
-    listener = _listening(hostname, port)
-    if listener is None:
-        return _torch_create(*arguments)
-    return TCPStore(
-        hostname,
-        port,
-        world_size,
-        True,
-        timeout,
-        multi_tenant=True,
-        master_listen_fd=listener.detach(),
-    )
+    own = served(hostname, port, world_size, timeout, wait_for_workers=True)
+    return own or _torch_create(*arguments)
 
 
 def _listening(hostname: str, port: int) -> socket.socket | None:
