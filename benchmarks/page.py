@@ -245,7 +245,8 @@ def main() -> None:
     intro = (
         f"# Performance\n\n{_NOTE}\n\nMedians of `make bench` on the machine and date that each "
         "section names. Compare ratios, not\ntimes: they were measured side by side in one run. "
-        "Nothing was measured on a GPU so far.\n\n"
+        "Nothing was measured on a GPU so far.\nWhat the figures that miss their bar come from: "
+        "[what bounds a step](performance-bounds.md).\n\n"
         f"{_OWN_SCRIPT}"
     )
     PAGE.write_text("\n".join((intro, *sections)), encoding="utf-8")
