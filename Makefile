@@ -6,7 +6,7 @@ PEER_TORCH ?= torch==2.9.1
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: install demo check test quick long docker interop opinfo bench peers docs clean
+.PHONY: install demo check test quick long docker interop opinfo fuzz bench peers docs clean
 
 install: $(STAMP)
 
@@ -68,6 +68,10 @@ build/interop/%/.installed: setup.cfg
 opinfo: $(STAMP)
 	$(BIN)/python -m tests.runtime.opinfo_run
 	$(BIN)/python -m docs.ops
+
+# Damaged input of every kind, a million cases; what it prints is enough to run a case again.
+fuzz: $(STAMP)
+	$(BIN)/python -m tests.fuzz
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks

@@ -54,7 +54,8 @@ class TrcompError(Exception):
         return f"{DOCS}#{type(self).__name__.lower()}"
 
     def __str__(self) -> str:
-        return self.message if self.hint is None else f"{self.message}\n  Next: {self.hint}"
+        hint = "" if self.hint is None else f"\n  Next: {self.hint}"
+        return f"{self.message}{hint}\n  See: {self.anchor}"
 
 
 @dataclass(frozen=True)

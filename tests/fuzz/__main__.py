@@ -5,7 +5,7 @@ Each case is made of a seed and its number alone, so what is found can be run ag
     python -m tests.fuzz --targets report --seed 7 --case 1234
 
 --coverage has libFuzzer look for new paths in one target (pip install atheris); it ends at the
-first finding. The process may take 4 GiB: a case that wants more is a finding too.
+first finding. The process may take 8 GiB: a case that wants more is a finding too.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from pathlib import Path
 from tests.fuzz.draws import Draw
 from tests.fuzz.targets import TARGETS, Target
 
-_MEMORY_BYTES = 4 << 30
-_TURN = 1000
-"""Cases of a target before it is the next one's turn."""
+_MEMORY_BYTES = 8 << 30
+_TURN_SECONDS = 2.0
+"""Before it is the next target's turn: cases of one may take ten times those of another."""
 
 
 def _run(target: Target, seed: int, number: int, directory: Path) -> None:
@@ -42,24 +42,25 @@ def _place_of(error: BaseException) -> str:
 def fuzz(targets: list[Target], seed: int, cases: int, minutes: float) -> int:
     """Run cases of the targets in turn; gives the number of places that failed."""
     end = time.monotonic() + minutes * 60
-    done, found, number = Counter[str](), Counter[str](), 0
+    done, found = Counter[str](), Counter[str]()
     with tempfile.TemporaryDirectory(prefix="trcomp-fuzz-") as scratch:
         places = {target.name: Path(scratch, target.name) for target in targets}
         for place in places.values():
             place.mkdir()
         while done.total() < cases and time.monotonic() < end:
             for target in targets:
-                for case in range(number, number + _TURN):
+                turn = time.monotonic() + _TURN_SECONDS
+                while time.monotonic() < turn:
+                    number = done[target.name]
                     try:
-                        _run(target, seed, case, places[target.name])
+                        _run(target, seed, number, places[target.name])
                     except Exception as error:
-                        place = _place_of(error)
-                        if place not in found:
-                            print(f"{target.name}, case {case}: {place}", flush=True)
+                        where = _place_of(error)
+                        if where not in found:
+                            print(f"{target.name}, case {number}: {where}", flush=True)
                             traceback.print_exc()
-                        found[place] += 1
-                done[target.name] += _TURN
-            number += _TURN
+                        found[where] += 1
+                    done[target.name] += 1
     for name, count in done.items():
         print(f"{name:<16}{count:>10,} cases")
     print(f"{'all':<16}{done.total():>10,} cases of seed {seed}, {len(found)} findings")

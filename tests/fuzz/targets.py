@@ -14,6 +14,7 @@ from typing import Any
 from unittest import mock
 
 from tests.fuzz.draws import Draw, place
+from tests.fuzz.executables import executables
 from trcomp import Estimator, JobSpec, contract, defaults, flags, job_page
 from trcomp.backends import record, results
 from trcomp.backends.base import JobStatus, Transition
@@ -322,6 +323,6 @@ TARGETS = tuple(
     Target(case.__name__.replace("_", "-"), case)
     for case in (
         *(contract_files, words, spec_text, command_line, report),
-        *(job_record, workers_files, environment, settings_file),
+        *(job_record, workers_files, environment, settings_file, executables),
     )
 )

@@ -11,8 +11,16 @@ from hypothesis import strategies as st
 from tests.fuzz.draws import Draw
 from tests.fuzz.targets import TARGETS, Target
 
+_NEEDS_JAX = ("executables",)
 
-@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        pytest.param(t, marks=[pytest.mark.runtime] if t.name in _NEEDS_JAX else [], id=t.name)
+        for t in TARGETS
+    ],
+)
 def test_damaged_input_ends_well_or_with_a_clean_error(target: Target, tmp_path: Path) -> None:
     @settings(max_examples=100, suppress_health_check=list(HealthCheck))
     @given(st.data())

@@ -104,12 +104,21 @@ def test_hosts_are_waited_for_and_named_when_missing(monkeypatch: pytest.MonkeyP
     waits: list[float] = []
     missing = [["algo-1", "algo-2"], ["algo-2"], []]
     monkeypatch.setattr(discovery, "_unresolved", lambda addresses: missing.pop(0))
-    wait_for_names(uniform(["algo-1", "algo-2"], 1, "cpu"), waits.append)
+    wait_for_names(uniform(["algo-1", "algo-2"], 1, "cpu"), 0, waits.append)
     assert waits == [1.0, 1.0]
     monkeypatch.setattr(discovery, "_unresolved", lambda addresses: ["algo-2"])
     with pytest.raises(BackendUnavailableError, match="got no address for algo-2"):
-        wait_for_names(uniform(["algo-1"], 1, "cpu"), waits.append, timeout_seconds=-1)
-    wait_for_names(uniform(["algo-1"], 1, "cpu"), waits.append, lambda: True)
+        wait_for_names(uniform(["algo-1"], 1, "cpu"), 0, waits.append, timeout_seconds=-1)
+    wait_for_names(uniform(["algo-1"], 1, "cpu"), 0, waits.append, lambda: True)
+
+
+def test_only_the_first_host_looks_for_all_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(discovery, "_unresolved", lambda addresses: asked.extend(addresses))
+    topology = uniform(["algo-1", "algo-2", "algo-3"], 1, "cpu")
+    for host_index in (2, None, 0):
+        wait_for_names(topology, host_index, lambda seconds: None)
+    assert asked == ["algo-1", "algo-1", "algo-2", "algo-3"]
 
 
 @pytest.mark.parametrize(

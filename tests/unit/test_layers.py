@@ -26,6 +26,12 @@ def test_names_are_spelt_in_the_file_that_owns_them() -> None:
     assert strays == []
 
 
+def test_nothing_is_started_through_a_shell() -> None:
+    shell = re.compile(r"shell\s*=\s*True|os\.(system|popen)\(|getoutput|create_subprocess_shell")
+    found = [str(path) for path in PACKAGE.rglob("*.py") if shell.search(path.read_text())]
+    assert found == []
+
+
 def test_every_module_says_what_it_makes() -> None:
     silent = [
         str(path.relative_to(PACKAGE))

@@ -24,6 +24,7 @@ Cursor = dict[str, Any]
 _SECRET = re.compile(
     r"(^|[_-])(secret|token|passw(or)?d|credentials?|(api|access|private)[_-]?key)([_-]|$)", re.I
 )
+_PASSWORD = re.compile(r"(://[^/\s:@]*:)[^/\s@]+@")
 
 
 class JobStatus(StrEnum):
@@ -286,5 +287,14 @@ def masked_arguments(arguments: Sequence[str]) -> list[str]:
 
 
 def masked(values: Any) -> dict[str, Any]:
-    """Named values with those that look like secrets, by their names, replaced by ``***``."""
-    return {k: "***" if _SECRET.search(k) and v else v for k, v in values.items()}
+    """Named values with those that look like secrets, by their names, replaced by ``***``.
+
+    Of a URL with a password, as proxies have it, that alone is replaced.
+    """
+    return {
+        k: "***" if _SECRET.search(k) and v else _without_password(v) for k, v in values.items()
+    }
+
+
+def _without_password(value: Any) -> Any:
+    return _PASSWORD.sub(r"\1***@", value) if isinstance(value, str) else value

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from trcomp import flags
-from trcomp.backends import s3_inputs
+from trcomp.backends import record, s3_inputs
 from trcomp.backends.local_plan import HostPlan, LocalPlan
 from trcomp.backends.s3_inputs import Object
 from trcomp.contract import Paths, write
@@ -37,7 +37,7 @@ def prepare(
         BackendUnavailableError: S3 refuses.
         OSError: Something cannot be read or written.
     """
-    (plan.directory / "plan.json").write_text(plan.to_json() + "\n", encoding="utf-8")
+    record.write_private(plan.directory / "plan.json", plan.to_json() + "\n")
     s3_inputs.fetch(objects)
     for host in plan.hosts:
         (plan.directory / "logs" / host.name).mkdir(parents=True)

@@ -79,8 +79,18 @@ def reserve(directory: Path) -> None:
 
 def _replace(directory: Path, text: str) -> None:
     temporary = directory / f".{FILE}.{os.getpid()}"
-    temporary.write_text(text, encoding="utf-8")
+    write_private(temporary, text)
     os.replace(temporary, directory / FILE)
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write a file that its user alone may read, whatever directory it lies in."""
+
+    def opened(name: str, mode: int) -> int:
+        return os.open(name, mode, 0o600)
+
+    with open(path, "w", encoding="utf-8", opener=opened) as file:
+        file.write(text)
 
 
 def read(directory: Path) -> LocalRecord | None:

@@ -18,6 +18,24 @@ LAST_LINES = 20
 REPORTS = "trcomp"
 """The directory of the workers' reports in output/data, and so in output.tar.gz."""
 _REPORT = re.compile(rf"{REPORTS}/(rank|environment)-[^/]+\.json")
+LARGEST = (
+    "steps",
+    "compiles",
+    "compiled_models",
+    "loads",
+    "cache_hits",
+    "executions",
+    "recorded_nodes",
+    "early_syncs",
+    "record_seconds",
+    "compile_seconds",
+    "run_seconds",
+    "input_wait_seconds",
+    "first_step_seconds",
+    "steady_step_seconds",
+    "peak_rss_bytes",
+)
+"""Measurements of which a job's is the largest of its ranks': the slowest sets the pace."""
 # Weights hardly compress: the fastest level costs little size and much less time.
 _COMPRESSION = 1
 
@@ -131,25 +149,8 @@ def last_lines(log: Path) -> tuple[str, ...]:
 
 
 def _totals(ranks: list[dict[str, Any]]) -> dict[str, Any]:
-    largest = [
-        "steps",
-        "compiles",
-        "compiled_models",
-        "loads",
-        "cache_hits",
-        "executions",
-        "recorded_nodes",
-        "early_syncs",
-        "record_seconds",
-        "compile_seconds",
-        "run_seconds",
-        "input_wait_seconds",
-        "first_step_seconds",
-        "steady_step_seconds",
-        "peak_rss_bytes",
-    ]
     totals: dict[str, Any] = {"num_ranks": len(ranks)}
-    for name in largest:
+    for name in LARGEST:
         values = [rank[name] for rank in ranks if rank.get(name) is not None]
         if values:
             totals[name] = max(values)

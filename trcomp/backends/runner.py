@@ -234,7 +234,7 @@ class Runner(Generic[P]):
     def _write_page(self, last: LocalRecord) -> None:
         try:
             text = job_page.page(last, self._report, self._lines())
-            (self.plan.directory / PAGE).write_text(text, encoding="utf-8")
+            record.write_private(self.plan.directory / PAGE, text)
         except Exception:  # A job is not lost over its page.
             traceback.print_exc()
 
@@ -248,7 +248,7 @@ class Runner(Generic[P]):
         roots = [Paths(host.root) for host in self.plan.hosts]
         self._report = results.merged_report(self.plan.handle, roots)
         text = json.dumps(self._report, indent=2) + "\n"
-        (self.plan.directory / "report.json").write_text(text, encoding="utf-8")
+        record.write_private(self.plan.directory / "report.json", text)
         directories = {"output": [paths.output_data for paths in roots]}
         if with_model:
             directories["model"] = [paths.model for paths in roots]

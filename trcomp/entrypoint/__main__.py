@@ -79,7 +79,8 @@ class _Run:
             workers = plan_workers(site)
             _make_directories(site)
             _write_environment(site, workers)
-            wait_for_names(site.topology, signals.wait, lambda: bool(signals.received))
+            stopped = partial(bool, signals.received)
+            wait_for_names(site.topology, site.host_index, signals.wait, stopped)
             pip = requirements.installer(site.paths.code, site.environ, site.log("pip"))
             if pip is None:
                 self.say(f"No {requirements.NAME}: nothing to install.")

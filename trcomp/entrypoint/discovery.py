@@ -96,14 +96,19 @@ def most_cpus(cgroups: Path = Path("/sys/fs/cgroup")) -> int:
 
 def wait_for_names(
     topology: Topology,
+    host_index: int | None,
     wait: Callable[[float], object],
     stopped: Callable[[], bool] = lambda: False,
     timeout_seconds: float = _NAME_TIMEOUT_SECONDS,
 ) -> None:
-    """Wait until every host's address resolves.
+    """Wait until the hosts' addresses resolve that this one must reach.
+
+    That is rank 0's host, where all meet; it waits for all of them. If each host looked for all,
+    a job would ask for names as often as the square of its hosts.
 
     Args:
         topology: The job's hosts.
+        host_index: This host among them; None if it has no ranks, and so need not reach any.
         wait: Waits some seconds, or less if a signal comes.
         stopped: Whether to give up early, without an error.
         timeout_seconds: After this, it is an error.
@@ -112,7 +117,8 @@ def wait_for_names(
         BackendUnavailableError: Some host cannot be found; the message names all such hosts.
     """
     deadline = time.monotonic() + timeout_seconds
-    missing = _unresolved([host.address for host in topology.hosts])
+    reached = {None: (), 0: topology.hosts}.get(host_index, (topology.master,))
+    missing = _unresolved([host.address for host in reached])
     while missing and not stopped():
         if time.monotonic() > deadline:
             raise BackendUnavailableError(

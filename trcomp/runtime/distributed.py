@@ -11,6 +11,7 @@ import os
 import socket
 import sys
 import time
+import zlib
 from collections import Counter
 from collections.abc import Sequence
 from functools import partial
@@ -20,8 +21,8 @@ from typing import Any
 import jax
 
 # The public API has no key-value store and no barrier that works without devices.
-from jax._src import xla_bridge
 from jax._src.distributed import global_state
+from jaxlib import _jax
 from torch._C._distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous as torch_rendezvous
 
@@ -30,15 +31,17 @@ from trcomp.env import gpus, variables
 from trcomp.errors import DeviceError
 from trcomp.runtime import heartbeat, interfaces, own_rank
 
-_HEARTBEAT_SECONDS = 20
+_HEARTBEAT_SECONDS = 13
 """A rank that is silent so long is dead: its peers end instead of waiting in a collective."""
-_JOIN_SECONDS = 300
+_JOIN_SECONDS = 900
 """Hosts of one job start minutes apart."""
 _LEAVE_SECONDS = 24 * 3600
 """At a good end ranks wait for the last, which may still evaluate or save."""
 _RENDEZVOUS_SECONDS = 1800
 _LINGER_SECONDS = 2
 """How long the rank that serves the others outlives its own failure."""
+_ALL_ENDED = "trcomp/all-ended"
+"""The key that rank 0 sets once all have ended."""
 _NOTICE_SECONDS = 60
 """How long a rank that has ended waits for another before it says so."""
 
@@ -98,8 +101,8 @@ def _keep_gloo_on_the_jobs_interface() -> None:
     """By itself JAX's gloo listens at the address that the host's own name has."""
     interface = variables.gloo_interface(os.environ)
     if interface:
-        make = xla_bridge._jax.make_gloo_tcp_collectives
-        xla_bridge._jax.make_gloo_tcp_collectives = partial(make, interface=interface)
+        make = _jax.make_gloo_tcp_collectives
+        _jax.make_gloo_tcp_collectives = partial(make, interface=interface)
 
 
 def _check_job(rank: int) -> None:
@@ -215,22 +218,29 @@ def _await_peers(store: Any) -> None:
     """
     store.key_value_set_bytes(f"trcomp/ended/{rank()}", b"1")
     heartbeat.note_end()
+    # Rank 0 hears all others and they hear it: what is said grows with the ranks, not their square.
+    peers = range(1, world_size()) if rank() == 0 else range(1)
+    awaited = {f"trcomp/ended/{peer}": f"rank {peer}" for peer in peers}
+    if rank() > 0:
+        awaited[_ALL_ENDED] = "other ranks"
     told = False
-    for peer in range(world_size()):
-        while not _has_ended(store, peer):
+    for key, who in awaited.items():
+        while not _is_there(store, key):
             if not told:
                 print(
-                    f"trcomp: rank {rank()} has ended and waits for rank {peer}. If that lasts, "
+                    f"trcomp: rank {rank()} has ended and waits for {who}. If that lasts, "
                     "the ranks made different numbers of steps: give each as many batches.",
                     file=sys.stderr,
                     flush=True,
                 )
             told = True
+    if rank() == 0:
+        store.key_value_set_bytes(_ALL_ENDED, b"1")
 
 
-def _has_ended(store: Any, peer: int) -> bool:
+def _is_there(store: Any, key: str) -> bool:
     try:
-        store.blocking_key_value_get_bytes(f"trcomp/ended/{peer}", _NOTICE_SECONDS * 1000)
+        store.blocking_key_value_get_bytes(key, _NOTICE_SECONDS * 1000)
     except jax.errors.JaxRuntimeError as error:
         if "DEADLINE_EXCEEDED" not in str(error):
             raise
@@ -276,13 +286,47 @@ def rendezvous(tag: str, payload: bytes = b"") -> list[bytes]:
     try:
         store.key_value_set_bytes(f"{place}/{rank()}", payload)
         store.wait_at_barrier(place, _RENDEZVOUS_SECONDS * 1000)
-        found = store.key_value_dir_get_bytes(place)
+        payloads = _gathered(store, place)
         # Everyone is here, so everyone has read what was left at the meeting before.
         store.key_value_delete(f"{before}/{rank()}")
+        if rank() == 0:
+            store.key_value_delete(f"{before}{_GATHERED}")
     except jax.errors.JaxRuntimeError as error:
         raise DeviceError(
             f"Rank {rank()} waited at {tag!r} and not every rank came: {error}",
             "Every rank must make the same calls; do not put this one under `if rank == 0`.",
         ) from error
+    return payloads
+
+
+_GATHERED = " gathered"
+"""Behind a place: what all have left there."""
+
+
+def _gathered(store: Any, place: str) -> list[bytes]:
+    """What every rank has left at a place, in order.
+
+    Rank 0 reads it all and leaves it in one piece, mostly a small one: if each read it all one by
+    one, what the store sends would grow with the square of the ranks.
+    """
+    if rank() > 0:
+        limit = _RENDEZVOUS_SECONDS * 1000
+        return _unpacked(store.blocking_key_value_get_bytes(f"{place}{_GATHERED}", limit))
+    found = store.key_value_dir_get_bytes(place)
     payloads = {int(key.rpartition("/")[2]): value for key, value in found}
-    return [payloads[peer] for peer in range(world_size())]
+    ordered = [payloads[peer] for peer in range(world_size())]
+    store.key_value_set_bytes(f"{place}{_GATHERED}", _packed(ordered))
+    return ordered
+
+
+def _packed(payloads: Sequence[bytes]) -> bytes:
+    return zlib.compress(b"".join(len(one).to_bytes(8) + one for one in payloads))
+
+
+def _unpacked(packed: bytes) -> list[bytes]:
+    payloads, rest = [], memoryview(zlib.decompress(packed))
+    while rest:
+        end = 8 + int.from_bytes(rest[:8])
+        payloads.append(bytes(rest[8:end]))
+        rest = rest[end:]
+    return payloads

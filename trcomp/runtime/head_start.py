@@ -59,7 +59,7 @@ def begin(root: Path, read: Callable[[Path], Any]) -> None:
         place.unlink()
     except (OSError, ValueError):
         return
-    paths = [root / name for name in names[:_MOST] if _is_two_below(root, name)]
+    paths = [root / name for name in names[:_MOST] if _is_two_below(name)]
     if settings != _settings() or not paths:
         return
     thread = ThreadPoolExecutor(1, thread_name_prefix="trcomp-head-start")
@@ -106,9 +106,10 @@ def _note_in(root: Path) -> Path | None:
     return root / STARTS / hashlib.sha256(script).hexdigest()[:32]
 
 
-def _is_two_below(root: Path, name: str) -> bool:
+def _is_two_below(name: str) -> bool:
     """Whether a noted name leads to where executables are, and not elsewhere."""
-    return (root / name).resolve().parent.parent == root.resolve()
+    parts = Path(name).parts
+    return len(parts) == 2 and parts[0] not in ("/", "..") and parts[1] != ".." and "\0" not in name
 
 
 def _settings() -> str:
