@@ -16,11 +16,12 @@ def autoload() -> None:
     # Names are taken from the modules: where trcomp.runtime was imported first, and imports torch,
     # its package is not complete yet.
     from trcomp.compat import install
-    from trcomp.runtime import heartbeat, plain_steps, profile, report
+    from trcomp.runtime import heartbeat, measuring, plain_steps, profile, report
 
     install()
     report.install()
     heartbeat.install()
+    measuring.install()
     profile.install()
     if not flags.ENABLED.get():
         plain_steps.register()

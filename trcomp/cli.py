@@ -14,33 +14,23 @@ from pathlib import Path
 from typing import Any
 
 import click
-from click.shell_completion import CompletionItem, get_completion_class
+from click.shell_completion import get_completion_class
 
 from trcomp import backends, bench, defaults
 from trcomp._version import __version__
-from trcomp.backends.base import JobRecord, masked
+from trcomp.backends.base import masked
 from trcomp.build_command import build, push
-from trcomp.doctor_command import examine_machine
+from trcomp.doctor_command import examine
 from trcomp.env_command import env
 from trcomp.errors import JobError, SpecError, TrcompError
 from trcomp.follow import report_rows, stage_text
 from trcomp.iam_command import iam_policy
 from trcomp.job import Job
+from trcomp.job_argument import handles, job_argument, records
 from trcomp.job_options import job_options, profile_option, requested_job, script_options
 from trcomp.json_output import json_option, print_json
 from trcomp.profile_command import profile_job
-
-
-def _handles(context: object, parameter: object, incomplete: str) -> list[CompletionItem]:
-    """The jobs that a shell can complete; SageMaker is asked once its name is typed."""
-    chosen = "sagemaker" if incomplete.startswith("sagemaker://") else None
-    with suppress(TrcompError):
-        typed = [record.typed for record in reversed(_records(chosen))]
-        return [CompletionItem(name) for name in typed if name.startswith(incomplete)]
-    return []
-
-
-_JOB = click.argument("job", shell_complete=_handles)
+from trcomp.top_command import top
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -122,7 +112,7 @@ def bench_forms(as_json: bool, steps: int, **words: Any) -> None:
 
 
 @cli.command()
-@_JOB
+@job_argument
 @json_option
 def status(job: str, as_json: bool) -> None:
     """Print the state of JOB (process://NAME, NAME or sagemaker://NAME) and how it came to it."""
@@ -140,7 +130,7 @@ def status(job: str, as_json: bool) -> None:
 
 
 @cli.command()
-@_JOB
+@job_argument
 @click.option("-f", "--follow", is_flag=True, help="Go on until the job has ended.")
 @click.option("--json", "as_json", is_flag=True, help="Print each line as a JSON string.")
 def logs(job: str, follow: bool, as_json: bool) -> None:
@@ -158,25 +148,18 @@ def logs(job: str, follow: bool, as_json: bool) -> None:
 @json_option
 def list_jobs(backend: str | None, as_json: bool) -> None:
     """List the jobs of this machine, or the newest of SageMaker, oldest first."""
-    records = _records(backend)
+    found = records(backend)
     if as_json:
-        fields = [{"handle": record.handle, "status": record.status} for record in records]
+        fields = [{"handle": record.handle, "status": record.status} for record in found]
         print_json(fields)
         return
-    for record in records:
+    for record in found:
         begin = record.transitions[0].time.astimezone()
         click.echo(f"{begin:%Y-%m-%d %H:%M:%S}  {record.status:<10}  {record.handle}")
 
 
-def _records(backend: str | None) -> list[JobRecord]:
-    """The records of a backend's jobs, or of all that run on this machine, oldest first."""
-    chosen = backends.LOCAL if backend is None else (backend,)
-    found = [record for name in chosen for record in backends.named(name).records()]
-    return sorted(found, key=lambda record: record.transitions[0].time)
-
-
 @cli.command()
-@_JOB
+@job_argument
 @click.option("--no-wait", is_flag=True, help="Return at once.")
 @json_option
 def stop(job: str, no_wait: bool, as_json: bool) -> None:
@@ -193,7 +176,7 @@ def stop(job: str, no_wait: bool, as_json: bool) -> None:
 
 
 @cli.command()
-@click.argument("jobs", nargs=-1, required=True, metavar="JOB...", shell_complete=_handles)
+@click.argument("jobs", nargs=-1, required=True, metavar="JOB...", shell_complete=handles)
 @json_option
 def remove(jobs: Sequence[str], as_json: bool) -> None:
     """Delete all that is kept of each JOB, which must have ended; results at --output-path stay."""
@@ -207,7 +190,7 @@ def remove(jobs: Sequence[str], as_json: bool) -> None:
 
 
 @cli.command()
-@_JOB
+@job_argument
 @click.option("--to", "directory", help="Where to; default: a directory of the job's name here.")
 @click.option(
     "--only",
@@ -266,7 +249,7 @@ def completion(shell: str) -> None:
 
 
 @cli.command()
-@_JOB
+@job_argument
 @click.option("--html", "file", metavar="FILE", help="Write the job's page, for a browser.")
 @json_option
 def report(job: str, file: str | None, as_json: bool) -> None:
@@ -287,9 +270,10 @@ def report(job: str, file: str | None, as_json: bool) -> None:
 cli.add_command(build)
 cli.add_command(push)
 cli.add_command(env)
-cli.add_command(examine_machine)
+cli.add_command(examine)
 cli.add_command(iam_policy)
 cli.add_command(profile_job)
+cli.add_command(top)
 
 
 def main(args: Sequence[str] | None = None) -> int:

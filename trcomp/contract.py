@@ -31,6 +31,9 @@ GROUPS_SETTING = "sagemaker_distribution_instance_groups"
 ARGUMENTS_SETTING = "sagemaker_script_arguments"
 """The setting with the arguments that are no hyperparameters; only trcomp's entrypoint knows it."""
 
+METRICS_SETTING = "sagemaker_metric_definitions"
+"""The setting with the job's metric definitions, which SageMaker keeps for itself."""
+
 _RESERVED = "sagemaker_"
 
 
@@ -76,6 +79,8 @@ class Settings:
     """A directory, ``s3://bucket/prefix`` or "off"; None if the job says nothing of it."""
     profile_steps: tuple[int, int] | None = None
     """The first and the last step of which each rank writes a trace."""
+    metric_definitions: Mapping[str, str] = field(default_factory=dict)
+    """Of each metric that the script prints, the pattern whose first group is a value of it."""
     pytorchxla_enabled: bool = False
     arguments: tuple[str, ...] = ()
     """The script's arguments after its hyperparameters, exactly as they are."""
@@ -375,6 +380,7 @@ def reserved(settings: Settings, job_name: str | None = None) -> dict[str, Any]:
         "sagemaker_training_compiler_profile_steps": settings.profile_steps,
         "sagemaker_pytorch_xla_multi_worker_enabled": settings.pytorchxla_enabled or None,
         ARGUMENTS_SETTING: list(settings.arguments) or None,
+        METRICS_SETTING: dict(settings.metric_definitions) or None,
     }
     return {name: v for name, v in values.items() if v is not None} | dict(settings.other)
 
@@ -460,6 +466,7 @@ class _Reader:
             cuda_to_xla=take(reserved, "sagemaker_training_compiler_cuda_to_xla", bool, True),
             compiler_cache=take(reserved, "sagemaker_training_compiler_cache", str, None),
             profile_steps=self._profile_steps(reserved),
+            metric_definitions=self._metric_definitions(reserved),
             pytorchxla_enabled=take(
                 reserved, "sagemaker_pytorch_xla_multi_worker_enabled", bool, False
             ),
@@ -476,6 +483,13 @@ class _Reader:
         except SpecError as error:
             self.problem(str(error.problems[0]))
             return None
+
+    def _metric_definitions(self, reserved: dict[str, Any]) -> dict[str, str]:
+        found: dict[str, str] = self._take(reserved, METRICS_SETTING, dict, {})
+        if all(isinstance(pattern, str) for pattern in found.values()):
+            return found
+        self.problem(f"hyperparameters.json: {METRICS_SETTING}: got {found!r}; patterns are text")
+        return {}
 
     def _arguments(self, reserved: dict[str, Any]) -> tuple[str, ...]:
         found = self._take(reserved, ARGUMENTS_SETTING, list, [])

@@ -68,6 +68,11 @@ PROFILE_STEPS = Flag(
     "",
     "FIRST-LAST: the steps of which each rank writes a trace into output/data/profile.",
 )
+METRIC_DEFINITIONS = Flag(
+    "TRCOMP_METRIC_DEFINITIONS",
+    "",
+    "The job's metric_definitions as JSON, name to pattern: what of its lines is in metrics.jsonl.",
+)
 COORDINATOR = Flag(
     "TRCOMP_COORDINATOR", "", "address:port at which the ranks of a job find each other."
 )
@@ -110,6 +115,7 @@ JOB_ONLY = (
     CUDA_TO_XLA,
     DEBUG,
     PROFILE_STEPS,
+    METRIC_DEFINITIONS,
     COORDINATOR,
     JOB_NAME,
     HOST_ADDRESSES,
@@ -166,6 +172,11 @@ CACHE = Flag(
     "",
     "Directory that keeps executables from one process to the next, `off` for none, for a job also "
     "s3://bucket/prefix; default ~/.cache/trcomp.",
+)
+METRICS = Flag(
+    "TRCOMP_METRICS",
+    True,
+    "0 writes no metrics.jsonl, no TensorBoard events, and nothing to MLflow.",
 )
 PREFETCH = Flag("TRCOMP_PREFETCH", 2, "Batches the device loader keeps ahead of the step.")
 MAX_PENDING = Flag(

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
 from trcomp import backends, job_page
 from trcomp.backends import sessions
-from trcomp.backends.base import Backend, Cursor, JobRecord, JobStatus
+from trcomp.backends.base import Backend, Cursor, JobRecord, JobStatus, Stretch
 from trcomp.errors import (
     JobCapacityError,
     JobFailedError,
@@ -163,6 +163,13 @@ class Job:
     def report(self) -> dict[str, Any]:
         """What the workers measured: ``{"job", "totals", "ranks"}``, each rank as its job ended."""
         return self._backend.report(self.name)
+
+    def live(self) -> Sequence[Stretch]:
+        """What each rank has measured lately, oldest first: of a job on this machine, as it runs.
+
+        A job elsewhere leaves it with its results.
+        """
+        return self._backend.live(self.name)
 
     def page(self) -> str:
         """The job as one HTML page that needs nothing else: what `report`, record and lines say."""

@@ -11,14 +11,11 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from trcomp import charts
-from trcomp.line_metrics import LineMetrics
+from trcomp.line_metrics import JobMetrics
 
 if TYPE_CHECKING:
     from trcomp.backends.base import JobRecord
 
-_LOSS = {"loss": r"(?i)\bloss\b[\"']?\s*[:=]?\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?)"}
-"""What is looked for where a job names no metrics: what most scripts print."""
-_OTHER_RANK = re.compile(r"^\[(?:\S+ )?rank (?!0\])\d+\]")
 _CODE = re.compile(r"^.*/ml/code/")
 """What stands before the user's files in a job's container."""
 _MOST_POINTS = 600
@@ -54,7 +51,8 @@ def page(record: JobRecord, report: Mapping[str, Any], lines: Iterable[str]) -> 
         *_metrics(record, lines),
         _section("Memory", _memory(ranks)),
         _section("Executables", _executables(ranks)),
-        _section("Not through XLA", _fallbacks(report.get("totals", {}))),
+        _section("Values read within steps", _reads(ranks)),
+        _section("Not through XLA", _fallbacks(report.get("totals", {}), ranks)),
         _section("Profile", _profile(record, ranks)),
         _section("Workers", _workers(ranks)),
         _section("Environment, and why", _environment(report.get("environment", []))),
@@ -153,8 +151,8 @@ def _shares(ranks: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _metrics(record: JobRecord, lines: Iterable[str]) -> list[str]:
-    found = LineMetrics(record.metric_definitions or _LOSS)
-    found.read(line for line in lines if record.metric_definitions or not _OTHER_RANK.match(line))
+    found = JobMetrics(record.metric_definitions)
+    found.read(lines)
     sections = []
     for name, values in found.values.items():
         points = charts.thinned(list(enumerate(values, start=1)), _MOST_POINTS)
@@ -193,18 +191,45 @@ def _executables(ranks: Sequence[Mapping[str, Any]]) -> str:
                 how,
                 charts.seconds(event["seconds"]),
                 f"{event['operations']:,}",
+                charts.size(event["bytes"]) if event.get("bytes") else "",
                 cause,
                 _CODE.sub("", event["line"]),
             ]
         )
-    titles = ["step", "", "took", "operations", "because", "at"]
-    return _table(titles, rows, numbers={0, 2, 3}, code={5})
+    titles = ["step", "", "took", "operations", "memory", "because", "at"]
+    return _table(titles, rows, numbers={0, 2, 3, 4}, code={6})
 
 
-def _fallbacks(totals: Mapping[str, Any]) -> str:
+def _fallbacks(totals: Mapping[str, Any], ranks: Sequence[Mapping[str, Any]]) -> str:
+    rows = _interruptions(ranks, "operator")
+    if rows:
+        titles = ["operator on the CPU", "times", "cut steps", "took", "at"]
+        return _table(titles, rows, numbers={1, 2, 3}, code={0, 4})
     counts: Mapping[str, int] = totals.get("fallbacks") or {}
     rows = [[name, f"{count:,}"] for name, count in sorted(counts.items(), key=lambda i: -i[1])]
     return _table(["operator on the CPU", "times"], rows, numbers={1}, code={0})
+
+
+def _reads(ranks: Sequence[Mapping[str, Any]]) -> str:
+    rows = [row[1:] for row in _interruptions(ranks, "read")]
+    titles = ["times", "cut steps", "took", "at"]
+    return _table(titles, rows, numbers={0, 1, 2}, code={3})
+
+
+def _interruptions(ranks: Sequence[Mapping[str, Any]], kind: str) -> list[list[str]]:
+    """Name, times, cuts, duration and line of those of a kind in the first rank."""
+    found = ranks[0].get("interruptions") or [] if ranks else []
+    return [
+        [
+            one["name"],
+            f"{one['count']:,}",
+            f"{one['cuts']:,}",
+            charts.seconds(one["seconds"]),
+            _CODE.sub("", one["line"]),
+        ]
+        for one in found
+        if one["kind"] == kind
+    ]
 
 
 def _profile(record: JobRecord, ranks: Sequence[Mapping[str, Any]]) -> str:
@@ -229,6 +254,7 @@ def _workers(ranks: Sequence[Mapping[str, Any]]) -> str:
         [
             rank["rank"],
             rank.get("host", ""),
+            rank.get("device") or "",
             f"{rank.get('steps', 0):,}",
             charts.seconds(rank.get("steady_step_seconds") or 0.0),
             charts.size(rank.get("peak_rss_bytes") or 0),
@@ -236,8 +262,8 @@ def _workers(ranks: Sequence[Mapping[str, Any]]) -> str:
         ]
         for rank in ranks
     ]
-    titles = ["rank", "host", "steps", "steady step", "peak memory", "versions"]
-    return _table(titles, rows, numbers={0, 2, 3, 4})
+    titles = ["rank", "host", "device", "steps", "steady step", "peak memory", "versions"]
+    return _table(titles, rows, numbers={0, 3, 4, 5})
 
 
 def _environment(hosts: Sequence[Mapping[str, Any]]) -> str:

@@ -35,33 +35,40 @@ def step(model, optimizer, inputs):
         optimizer.step()
     return loss
 
-def train(compiles, whole):
+def trainer(compiles, whole):
     model = Net().to(rt.device())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     model = torch.compile(model, backend="trcomp") if compiles else model
     own = rt.step(step) if whole else step
-    for inputs in rt.DeviceLoader([torch.ones(4, 8)] * 3):
-        own(model, optimizer, inputs)
 
-FORMS
+    def train():
+        for inputs in rt.DeviceLoader([torch.ones(4, 8)] * 2):
+            own(model, optimizer, inputs)
+
+    return train
+
+trainers = [trainer(*form) for form in FORMS]
+for train in trainers * 2:
+    train()
 """
 _LINE = 1 + _SCRIPT.splitlines().index("        return self.layers(inputs)")
 
 
-def _trace(folder: Path, script: str, **environ: str) -> list[dict[str, Any]]:
+def _trace(folder: Path, script: str, steps: str, **environ: str) -> list[dict[str, Any]]:
     reports = str(folder / "trcomp")
-    own = {"TRCOMP_WORKER": "1", "TRCOMP_PROFILE_STEPS": "3-20", "TRCOMP_REPORT_DIR": reports}
+    own = {"TRCOMP_WORKER": "1", "TRCOMP_PROFILE_STEPS": steps, "TRCOMP_REPORT_DIR": reports}
     ended = run_script(script, folder, own | environ)
     assert ended.returncode == 0, ended.stderr
-    assert "wrote a profile of steps 3 to" in ended.stderr
+    assert f"wrote a profile of steps {steps[0]} to" in ended.stderr
     with gzip.open(folder / "profile" / "rank-0.trace.json.gz", "rt") as stream:
         return list(json.load(stream)["traceEvents"])
 
 
 @pytest.mark.slow
 def test_operations_have_the_scripts_names_however_they_were_recorded(tmp_path: Path) -> None:
-    forms = "\n".join(f"train({forms})" for forms in ("False, False", "True, False", "False, True"))
-    events = _trace(tmp_path, _SCRIPT.replace("FORMS", forms), TRCOMP_DEBUG="1")
+    forms = "[(False, False), (True, False), (False, True)]"
+    # The second round, all of it: the script ends before step 20.
+    events = _trace(tmp_path, _SCRIPT.replace("FORMS", forms), "7-20", TRCOMP_DEBUG="1")
     places = {
         (e["args"]["hlo_module"], e["name"], e["args"]["source"].rpartition("/")[2])
         for e in events
@@ -83,7 +90,7 @@ def test_operations_have_the_scripts_names_however_they_were_recorded(tmp_path: 
     assert {"loss", "update"} <= host
     assert list((tmp_path / "profile/plugins/profile").rglob("rank-0.xplane.pb"))
     report = json.loads((tmp_path / "trcomp/rank-0.json").read_text())
-    assert report["profile"] == {"steps": [3, 9], "file": "profile/rank-0.trace.json.gz"}
+    assert report["profile"] == {"steps": [7, 12], "file": "profile/rank-0.trace.json.gz"}
     # The dumps: of each form its graph in three texts, which name the same.
     dumps = {path.name for path in (tmp_path / "compiler").iterdir()}
     graphs = {name.removesuffix(".hlo.txt") for name in dumps if name.endswith(".hlo.txt")}
@@ -94,6 +101,6 @@ def test_operations_have_the_scripts_names_however_they_were_recorded(tmp_path: 
 
 
 def test_a_job_without_xla_is_traced_by_torch(tmp_path: Path) -> None:
-    script = _SCRIPT.replace("FORMS", "train(False, False)\ntrain(False, False)")
-    events = _trace(tmp_path, script, TRCOMP_ENABLED="0")
+    script = _SCRIPT.replace("FORMS", "[(False, False)]")
+    events = _trace(tmp_path, script, "2-3", TRCOMP_ENABLED="0")
     assert {"loss", "update", "aten::addmm"} <= {event.get("name") for event in events}

@@ -97,6 +97,7 @@ def test_commands_and_their_options() -> None:
         "bench": script | {"steps", "as_json"},
         "profile": job | {"directory", "profile", "as_json"},
         "status": {"job", "as_json"},
+        "top": {"job", "once", "as_json"},
         "logs": {"job", "follow", "as_json"},
         "list": {"backend", "as_json"},
         "remove": {"jobs", "as_json"},

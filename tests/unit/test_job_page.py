@@ -38,10 +38,16 @@ def record(
     )
 
 
+_INTERRUPTIONS = [
+    {"kind": "read", "name": "", "line": "train.py:60", "count": 9, "cuts": 7, "seconds": 0.5},
+    {"kind": "operator", "name": "nonzero", "line": "a.py:3", "count": 3, "cuts": 3, "seconds": 1},
+]
+
+
 def rank(number: int, **more: Any) -> dict[str, Any]:
     compiles = [
         {"step": 0, "at_seconds": 1, "seconds": 6.5, "operations": 145, "loaded": False}
-        | {"reason": "", "line": "/opt/ml/code/train.py:53"},
+        | {"bytes": 2_500_000, "reason": "", "line": "/opt/ml/code/train.py:53"},
         {"step": 2, "at_seconds": 9, "seconds": 0.5, "operations": 144, "loaded": True}
         | {"reason": "input 3 (float32) was 8x3 and is 5x3", "line": "/opt/ml/code/train.py:53"},
     ]
@@ -51,6 +57,8 @@ def rank(number: int, **more: Any) -> dict[str, Any]:
         "memory": [[0.5, 3e8], [1.0, 9e8]],
     }
     own = {"rank": number, "host": "algo-1", "steps": 4, "steady_step_seconds": 0.05}
+    own |= {"device": "NVIDIA H200", "interruptions": _INTERRUPTIONS}
+    own["profile"] = {"steps": [10, 15], "file": f"profile/rank-{number}.trace.json.gz"}
     spent = {"compile_seconds": 7.0, "record_seconds": 1.0, "input_wait_seconds": 0.25}
     return own | spent | {"timeline": timeline, "versions": {"torch": "2.13.0"}} | more
 
@@ -105,6 +113,11 @@ def test_a_completed_job_shows_how_it_went() -> None:
         "NCCL_DEBUG",
         "Errors are shown.",
         "torch 2.13.0",
+        "2.5 MB",
+        "NVIDIA H200",
+        "97500 mstrain.py:60",
+        "nonzero331 sa.py:3",
+        "rank 1, steps 10 to 15",
     ):
         assert text in shown.text
     assert "/opt/ml" not in shown.text
@@ -145,7 +158,8 @@ def test_a_page_needs_nothing_but_itself() -> None:
     for tag, attributes in _Checker(page).tags:
         assert tag != "script"
         place = attributes.get("href") or attributes.get("src") or "data:"
-        assert place.startswith("data:")
+        # Of the job's own files it only says where they are.
+        assert place.startswith("data:") or (tag, place[:13]) == ("a", "file:///jobs/")
     assert "url(" not in page and "@import" not in page
 
 

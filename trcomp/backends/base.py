@@ -193,6 +193,29 @@ class JobRecord(Frozen, ABC):
         return self.entered(JobStatus.FAILED, failure.message, failure=failure)
 
 
+class Stretch(BaseModel):
+    """What a rank measured over some steps: a line of its metrics.jsonl."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="ignore", allow_inf_nan=False)
+
+    host: str = ""
+    rank: int
+    time: float
+    """Seconds since the epoch."""
+    step: int
+    """Steps so far."""
+    steps: int
+    """Steps of the stretch."""
+    step_seconds: float | None = None
+    samples_per_second: float | None = None
+    compiles: int = 0
+    loads: int = 0
+    input_wait_seconds: float = 0.0
+    memory_bytes: int = 0
+    total_steps: int | None = None
+    """How many the script is to make, where that is known."""
+
+
 class Backend(Protocol):
     """What runs jobs. A backend is a module with these functions."""
 
@@ -248,6 +271,9 @@ class Backend(Protocol):
 
     def report(self, name: str) -> dict[str, Any]:
         """What the job's workers measured: ``{"job", "totals", "ranks"}``."""
+
+    def live(self, name: str) -> Sequence[Stretch]:
+        """What each rank has measured lately, oldest first; nothing where that is not to be had."""
 
     def remove(self, name: str) -> None:
         """Delete all that is kept of a job; results at an output_path stay.

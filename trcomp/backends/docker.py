@@ -8,8 +8,8 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
-from trcomp.backends import docker_objects, local_jobs
-from trcomp.backends.base import Cursor, Plan
+from trcomp.backends import docker_objects, live_measurements, local_jobs
+from trcomp.backends.base import Cursor, Plan, Stretch
 from trcomp.backends.directory import prepare
 from trcomp.backends.docker_files import place_data, write_package
 from trcomp.backends.docker_image import with_image
@@ -25,6 +25,7 @@ __all__ = [
     "REMOTE",
     "describe",
     "download",
+    "live",
     "plan",
     "problems",
     "read_logs",
@@ -99,6 +100,11 @@ def remove(name: str) -> None:
 def report(name: str) -> dict[str, Any]:
     """What the job's workers have measured so far."""
     return local_jobs.report(describe(name))
+
+
+def live(name: str) -> list[Stretch]:
+    """What each rank has measured lately, oldest first."""
+    return live_measurements.latest(describe(name))
 
 
 def download(name: str, directory: Path, which: Collection[str]) -> list[Path]:

@@ -34,6 +34,7 @@ from trcomp.backends.local_plan import LocalPlan
 from trcomp.backends.record import LocalRecord
 from trcomp.backends.runner import KILL
 from trcomp.backends.s3_inputs import Object
+from trcomp.backends.settings import metric_definitions
 from trcomp.env import variables
 from trcomp.errors import (
     BackendUnavailableError,
@@ -253,11 +254,7 @@ def first_record(plan: LocalPlan) -> LocalRecord:
         instance_type=plan.spec.instance_type,
         hosts=tuple(host.name for host in plan.hosts),
         transitions=(),
-        metric_definitions={
-            metric["Name"]: metric["Regex"]
-            for metric in plan.spec.managed.get("metric_definitions", ())
-            if {"Name", "Regex"} <= set(metric)
-        },
+        metric_definitions=metric_definitions(plan.spec),
         runner_pid=os.getpid(),
         runner_start=record.start_ticks(os.getpid()),
     ).entered(JobStatus.PREPARING)

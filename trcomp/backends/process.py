@@ -7,8 +7,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from trcomp.backends import local_jobs
-from trcomp.backends.base import Cursor, Plan
+from trcomp.backends import live_measurements, local_jobs
+from trcomp.backends.base import Cursor, Plan, Stretch
 from trcomp.backends.directory import link_data, prepare
 from trcomp.backends.local_plan import LocalPlan
 from trcomp.backends.process_plan import NAME, plan, problems
@@ -21,6 +21,7 @@ __all__ = [
     "REMOTE",
     "describe",
     "download",
+    "live",
     "plan",
     "problems",
     "read_logs",
@@ -82,6 +83,11 @@ def remove(name: str) -> None:
 def report(name: str) -> dict[str, Any]:
     """What the job's workers have measured so far."""
     return local_jobs.report(describe(name))
+
+
+def live(name: str) -> list[Stretch]:
+    """What each rank has measured lately, oldest first."""
+    return live_measurements.latest(describe(name))
 
 
 def download(name: str, directory: Path, which: Collection[str]) -> list[Path]:

@@ -21,7 +21,7 @@ from typing import Any
 from trcomp import s3
 from trcomp.backends import results, sagemaker_logs
 from trcomp.backends.aws import client, code_of, renewed, told
-from trcomp.backends.base import Cursor
+from trcomp.backends.base import Cursor, Stretch
 from trcomp.backends.region import region
 from trcomp.backends.sagemaker_plan import NAME, plan, problems
 from trcomp.backends.sagemaker_record import LONGEST_REASON, SageMakerRecord, to_record
@@ -37,6 +37,7 @@ __all__ = [
     "REMOTE",
     "describe",
     "download",
+    "live",
     "plan",
     "problems",
     "read_logs",
@@ -141,6 +142,11 @@ def report(name: str) -> dict[str, Any]:
     """What the job's workers measured, out of output.tar.gz; nothing before the job has ended."""
     found = to_record(description(name))
     return results.report_of(found.handle, _reports(found.output) if found.output else ())
+
+
+def live(name: str) -> list[Stretch]:
+    """Nothing: what a container writes reaches S3 when its job has ended."""
+    return []
 
 
 def download(name: str, directory: Path, which: Collection[str]) -> list[Path]:

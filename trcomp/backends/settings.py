@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
-from trcomp import flags
+from trcomp import flags, limits
 from trcomp.config import TrainingCompilerConfig
 from trcomp.contract import GROUPS_SETTING, InstanceGroup, Settings
 from trcomp.env.topology import wanted_devices
@@ -31,9 +32,22 @@ def settings(spec: JobSpec, cache: str | None, submit_directory: str | None = No
         submit_directory=submit_directory,
         pytorchxla_enabled=spec.pytorchxla,
         arguments=spec.arguments,
+        metric_definitions=_short(metric_definitions(spec)),
         log_level=spec.container_log_level,
         other=_other(spec),
     )
+
+
+def metric_definitions(spec: JobSpec) -> dict[str, str]:
+    """The patterns of the metrics that a job's lines hold, by their names."""
+    given = spec.managed.get("metric_definitions", ())
+    return {one["Name"]: one["Regex"] for one in given if {"Name", "Regex"} <= set(one)}
+
+
+def _short(definitions: dict[str, str]) -> dict[str, str]:
+    """What of them a hyperparameter has room for: all, or none."""
+    longest = limits.longest("HyperParameterValue")
+    return definitions if len(json.dumps(definitions)) <= longest else {}
 
 
 def compiler_settings(config: TrainingCompilerConfig | None, cache: str | None) -> Settings:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -81,14 +82,14 @@ class Site:
         return hosts.index(own) if own in hosts else None
 
     @property
-    def log_dir(self) -> Path | None:
-        """Where each worker's own lines are kept, if anywhere."""
+    def log_dir(self) -> Path:
+        """Where each worker's own lines are kept, if nowhere else then for this run."""
         text = flags.LOG_DIR.get(self.environ)
-        return Path(text) if text else None
+        return Path(text) if text else self.scratch / "logs"
 
-    def log(self, name: str) -> Path | None:
-        """Where one process's own lines are kept, if anywhere."""
-        return None if self.log_dir is None else self.log_dir / f"{name}.log"
+    def log(self, name: str) -> Path:
+        """Where one process's own lines are kept."""
+        return self.log_dir / f"{name}.log"
 
     @property
     def shared_cache(self) -> s3.Place | None:
@@ -218,6 +219,11 @@ def _obstacle(text: str) -> str | None:
     return None if length < 32 * 4096 else "at most 131,071 bytes, which Linux allows."
 
 
+def _metric_definitions(site: Site) -> str:
+    definitions = site.contract.settings.metric_definitions
+    return json.dumps(dict(definitions)) if definitions else ""
+
+
 def _profile_steps(site: Site) -> str:
     steps = site.contract.settings.profile_steps
     return "" if steps is None else str(ProfileSteps(*steps))
@@ -234,6 +240,8 @@ def _worker(
         flags.CUDA_TO_XLA: str(int(enabled and site.contract.settings.cuda_to_xla)),
         flags.DEBUG: str(int(site.contract.settings.compiler_debug)),
         flags.PROFILE_STEPS: _profile_steps(site),
+        flags.METRIC_DEFINITIONS: _metric_definitions(site),
+        flags.LOG_DIR: str(site.log_dir),
         flags.JOB_NAME: site.contract.job_name,
         flags.REPORT_DIR: str(site.report_dir),
         flags.ERROR_FILE: str(error),

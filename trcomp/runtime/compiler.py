@@ -268,7 +268,7 @@ def compile_graph(graph: Graph) -> Executable:
         if flags.DEBUG.get():
             dump.write(graph, counters.compiles, lowered, compiled)
         if scopes.Asked.on:
-            hlo_places.note(compiled)
+            hlo_places.note(_program_name(), compiled)
         counters.compiles += 1
         seconds = time.perf_counter() - start
         note("compile_seconds", seconds)
@@ -316,10 +316,14 @@ def lower_graph(graph: Graph) -> jax.stages.Lowered:
             *_Lowering(graph, leaves, _in_order(graph, floats, ints)).outputs(),
             jnp.zeros((), np.int32),
         ]
+def _program_name() -> str:
+    return f"graph_{counters.compiles}"
+
+
 
     if scopes.Asked.on:
         # What a trace and the dumps call the executable.
-        program.__name__ = f"graph_{counters.compiles}"
+        program.__name__ = _program_name()
     fn: Any = program
     if graph.collective:
         everywhere = PartitionSpec()

@@ -36,10 +36,9 @@ _executables: dict[str, Any] = {}
 """jax's compiled programs by their modules' names."""
 
 
-def note(compiled: Any) -> None:
-    """Remember an executable: a trace may come to name its instructions."""
-    (module,) = compiled.runtime_executable().hlo_modules()
-    _executables[module.name] = compiled
+def note(program: str, compiled: Any) -> None:
+    """Remember an executable by its program's name: a trace may come to name its instructions."""
+    _executables[f"jit_{program}"] = compiled
 
 
 def write_trace(source: Path, target: Path, rank: int) -> None:

@@ -7,10 +7,13 @@ output/data/profile/rank-0.trace.json.gz                      ui.perfetto.dev
 from __future__ import annotations
 
 import atexit
+import contextlib
 import shutil
 import sys
 import tempfile
 import threading
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -64,12 +67,17 @@ class _Profile:
         if self._tracer is None and counters.steps >= self._steps.first - 1:
             self._begin()
         elif self._tracer is not None and counters.steps >= self._steps.last:
-            self._stop()
+            self._tracer.settle()
+            # Beside the steps that go on.
+            self._writing = threading.Thread(target=self._stop(), name="trcomp-profile")
+            self._writing.start()
 
     def end(self) -> None:
         """The script has ended: write what there is."""
         if self._tracer is not None and not self._over:
-            self._stop()
+            with contextlib.suppress(Exception):  # Of a script that failed: it was told.
+                self._tracer.settle()
+            self._stop()()
         elif self._tracer is None and not self._over and counters.steps:
             _tell(f"no profile of steps {self._steps}: the script ended after {counters.steps}.")
         if self._writing is not None:
@@ -78,62 +86,71 @@ class _Profile:
     def _begin(self) -> None:
         self._begun = counters.steps + 1
         self._tracer = _XlaTracer() if flags.ENABLED.get() else _PlainTracer()
+        self._tracer.settle()
+        try:
+            self._tracer.start()
+        except Exception as error:  # A job is not lost over its profile.
+            self._over = True
+            _tell(f"no profile of steps {self._steps}: {error}")
         # After what the tracer needs has registered its own end, so that this one comes first.
         atexit.unregister(self.end)
         atexit.register(self.end)
 
-    def _stop(self) -> None:
+    def _stop(self) -> Callable[[], None]:
+        """End the trace; returns what writes it."""
         assert self._tracer is not None
         self._over = True
-        last = max(counters.steps, self._begun)
+        self._last = max(counters.steps, self._begun)
         try:
-            finish = self._tracer.stop()
-        except Exception as error:  # A job is not lost over its profile.
-            _tell(f"the profile could not be written: {error}")
-            return
-        _Written.steps = (self._begun, last)
-        self._writing = threading.Thread(
-            target=self._write, args=(finish, last), name="trcomp-profile"
-        )
-        self._writing.start()
+            return partial(self._write, self._tracer.stop())
+        except Exception as error:
+            return partial(_tell, f"no profile of steps {self._steps}: {error}")
 
-    def _write(self, finish: Any, last: int) -> None:
-        """Put the trace into its place, beside the steps that go on."""
+    def _write(self, finish: Callable[[Path], object]) -> None:
+        """Put the trace into its place."""
+        target = folder("profile")
         try:
-            target = folder("profile")
             target.mkdir(parents=True, exist_ok=True)
             finish(target)
         except Exception as error:
-            _Written.steps = None
-            _tell(f"the profile could not be written: {error}")
+            _tell(f"no profile of steps {self._steps}: {error}")
             return
+        _Written.steps = (self._begun, self._last)
         if not own_rank.identity().rank:
-            _tell(f"wrote a profile of steps {self._begun} to {last}: {target}")
+            _tell(f"wrote a profile of steps {self._begun} to {self._last}: {target}")
 
 
 class _XlaTracer:
     """jax's profiler: what the host does and the device's operations, with where they come from."""
 
-    def __init__(self) -> None:
+    def start(self) -> None:
+        """Begin the trace."""
         import jax
 
-        from trcomp.runtime.sync import finish
+        from trcomp.runtime import scopes
 
-        finish()
+        # Graphs that run by now have their names; looking for more would be in the trace.
+        scopes.Asked.on = False
         options = jax.profiler.ProfileOptions()
         # Every call of a Python function would be most of the trace, and of the time.
         options.python_tracer_level = 0
         self._scratch = tempfile.mkdtemp(prefix="trcomp-profile-")
         jax.profiler.start_trace(self._scratch, profiler_options=options)
 
-    def stop(self) -> Any:
-        """End the trace; returns what writes it into a directory."""
-        import jax
-
+    def settle(self) -> None:
+        """Wait for the device: what the steps started is a part of them."""
         from trcomp.runtime.sync import finish
 
         finish()
+
+    def stop(self) -> Callable[[Path], object]:
+        """End the trace; returns what writes it into a directory."""
+        import jax
+
+        from trcomp.runtime import scopes
+
         jax.profiler.stop_trace()
+        scopes.Asked.on = flags.DEBUG.get()
         return self._finish
 
     def _finish(self, target: Path) -> None:
@@ -152,13 +169,17 @@ class _XlaTracer:
 class _PlainTracer:
     """torch's profiler, for a job without XLA."""
 
-    def __init__(self) -> None:
+    def start(self) -> None:
+        """Begin the trace."""
         import torch
 
         self._profile = torch.profiler.profile(with_stack=True)
         self._profile.start()
 
-    def stop(self) -> Any:
+    def settle(self) -> None:
+        """Nothing: torch's profiler waits itself."""
+
+    def stop(self) -> Callable[[Path], object]:
         """End the trace; returns what writes it into a directory."""
         self._profile.stop()
         return lambda target: self._profile.export_chrome_trace(str(target / _trace_name()))

@@ -54,8 +54,7 @@ def note_memory() -> None:
     _ticks += 1
     if _ticks % _every:
         return
-    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
-    _memory.append((time.perf_counter() - _loaded, pages * _PAGE_BYTES))
+    _memory.append((time.perf_counter() - _loaded, memory_bytes()))
     if len(_memory) > _MOST_POINTS:
         del _memory[::2]
         _every *= 2
@@ -72,6 +71,12 @@ def summary(marks: Sequence[float]) -> dict[str, Any]:
         "compiles": list(_compiles),
         "memory": [list(point) for point in _memory],
     }
+
+def memory_bytes() -> int:
+    """The resident memory of this process."""
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    return pages * _PAGE_BYTES
+
 
 
 def steps(marks: Sequence[float]) -> list[list[float]]:
