@@ -6,7 +6,7 @@ PEER_TORCH ?= torch==2.9.1
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: install demo check test quick long docker interop opinfo fuzz bench peers docs clean
+.PHONY: install demo check test quick long faults docker interop opinfo fuzz bench peers screenshots docs clean
 
 install: $(STAMP)
 

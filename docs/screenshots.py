@@ -17,7 +17,7 @@ from trcomp import Estimator, Job, TrainingCompilerConfig
 _DOCS = Path(__file__).parent
 _DESK, _PHONE = (1000, 1500), (390, 1500)
 # A window of a browser is wider than a phone; a frame in it need not be.
-_FRAME = """<!doctype html><body style="margin:0;overflow:hidden">
+_FRAME = """<!doctype html><body style="margin:0;overflow:hidden;text-align:center">
 <iframe src="page.html" scrolling="no" style="border:0;width:{0}px;height:{1}px"></iframe>"""
 
 
@@ -52,7 +52,9 @@ def _take(browser: str, place: Path, target: Path, size: tuple[int, int]) -> Non
     command = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
     command += [f"--user-data-dir={place / 'profile'}", f"--window-size={max(width, 500)},{height}"]
     command += ["--virtual-time-budget=3000", f"--screenshot={target}"]
-    subprocess.run([*command, (place / "frame.html").as_uri()], check=True, timeout=120)
+    subprocess.run(
+        [*command, (place / "frame.html").as_uri()], check=True, timeout=120, capture_output=True
+    )
     print(target, target.stat().st_size, "bytes")
 
 

@@ -169,6 +169,9 @@ def rank_report(text: bytes) -> dict[str, Any] | None:
             return None
         values = {name: value for name, value in values.items() if name not in damaged}
     return None if "variables" in values else values
+    device: Annotated[
+        str | None, Field(description="What the rank computes on, as its maker calls it.")
+    ] = None
 
 
 def host_environment(text: bytes) -> dict[str, Any] | None:

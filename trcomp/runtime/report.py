@@ -63,6 +63,7 @@ def summarize() -> dict[str, Any]:
         "rank": own.rank,
         "world_size": own.world_size,
         "host": host_name(),
+        "device": _device(),
         **metrics(),
         "new_graph_steps": counters.new_graph_steps,
         "varying": varying.summary(),
@@ -94,6 +95,21 @@ def host_name() -> str:
 
 def _versions() -> dict[str, str]:
     loaded = [name for name in ("trcomp", "torch", "jax", "jaxlib") if name in sys.modules]
+def _device() -> str | None:
+    """What this rank computes on, as its maker calls it; None if it never opened it."""
+    import torch
+
+    from trcomp.runtime.device import Process
+
+    if not flags.ENABLED.get():
+        return torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
+    if not Process.started:
+        return None
+    from trcomp.runtime import client
+
+    return str(client.device().device_kind)
+
+
     return {"python": platform.python_version(), **{name: _version(name) for name in loaded}}
 
 
