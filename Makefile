@@ -55,16 +55,16 @@ docker: $(STAMP)
 interop: build/interop/v2/.installed build/interop/v3/.installed build/interop/sinks/.installed
 	build/interop/v2/bin/python -m pytest -W default tests/interop/test_sdk_v2.py
 	build/interop/v3/bin/python -m pytest -W default tests/interop/test_sdk_v3.py
+	build/interop/sinks/bin/python -m pytest -W default tests/interop/test_metric_sinks.py
 
 build/interop/v2/.installed: SDK = sagemaker>=2.257,<3
 build/interop/v3/.installed: SDK = sagemaker>=3.27,<4
+build/interop/sinks/.installed: SDK = mlflow>=2.14,<4
+build/interop/sinks/.installed: EXTRAS = ,tensorboard
 build/interop/%/.installed: setup.cfg
-	build/interop/sinks/bin/python -m pytest -W default tests/interop/test_metric_sinks.py
 	$(PYTHON) -m venv build/interop/$*
 	build/interop/$*/bin/python -m pip install --quiet --config-settings editable_mode=compat \
 		--editable ".[test$(EXTRAS)]" "$(SDK)"
-build/interop/sinks/.installed: SDK = mlflow>=2.14,<4
-build/interop/sinks/.installed: EXTRAS = ,tensorboard
 	@touch $@
 
 # Every sample of PyTorch's operators, then the page about them; hours on two cores.
@@ -91,15 +91,15 @@ build/peers/%/.installed: benchmarks/peers/%.txt
 		build/peers/$*/bin/python -m pip install --quiet --requirement $< && touch $@ || \
 		{ echo "Left out: $* cannot be installed here; pip says why above." >&2; rm -rf build/peers/$*; }
 
+# The pictures of docs/job-page.md, from a job that trains; needs Chromium.
+screenshots: $(STAMP)
+	$(BIN)/python -m docs.screenshots
+
 docs: $(STAMP)
 	$(BIN)/python -m docs.generate
 	$(BIN)/python -m docs.environment
 	$(BIN)/python -m docs.sagemaker
 	$(BIN)/python -m docs.doctor
-# The pictures of docs/job-page.md, from a job that trains; needs Chromium.
-screenshots: $(STAMP)
-	$(BIN)/python -m docs.screenshots
-
 	$(BIN)/python -m docs.torch_xla_names
 
 clean:

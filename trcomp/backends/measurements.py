@@ -139,6 +139,9 @@ class RankReport(_Checked):
         Timeline | None,
         Field(description="Step times, compiles and memory over time, thinned out."),
     ] = None
+    device: Annotated[
+        str | None, Field(description="What the rank computes on, as its maker calls it.")
+    ] = None
     profile: Annotated[
         Profile | None, Field(description="The trace of some steps, if the job asked for one.")
     ] = None
@@ -169,9 +172,6 @@ def rank_report(text: bytes) -> dict[str, Any] | None:
             return None
         values = {name: value for name, value in values.items() if name not in damaged}
     return None if "variables" in values else values
-    device: Annotated[
-        str | None, Field(description="What the rank computes on, as its maker calls it.")
-    ] = None
 
 
 def host_environment(text: bytes) -> dict[str, Any] | None:

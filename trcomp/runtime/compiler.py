@@ -316,10 +316,6 @@ def lower_graph(graph: Graph) -> jax.stages.Lowered:
             *_Lowering(graph, leaves, _in_order(graph, floats, ints)).outputs(),
             jnp.zeros((), np.int32),
         ]
-def _program_name() -> str:
-    return f"graph_{counters.compiles}"
-
-
 
     if scopes.Asked.on:
         # What a trace and the dumps call the executable.
@@ -342,6 +338,10 @@ def _program_name() -> str:
         notes = getattr(error, "__notes__", [])
         notes[:] = [note for note in notes if "JAX has removed" not in note]
         raise
+
+
+def _program_name() -> str:
+    return f"graph_{counters.compiles}"
 
 
 def _kept(graph: Graph, reused: tuple[int, ...]) -> tuple[int, ...]:

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     import torch
 
     from trcomp.runtime.ops.registry import Rule
-
-
     from trcomp.runtime.scopes import Origin
+
+
 class View(NamedTuple):
     """How a tensor lies over its storage, in elements of `dtype`."""
 

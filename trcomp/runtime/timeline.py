@@ -60,6 +60,12 @@ def note_memory() -> None:
         _every *= 2
 
 
+def memory_bytes() -> int:
+    """The resident memory of this process."""
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    return pages * _PAGE_BYTES
+
+
 def summary(marks: Sequence[float]) -> dict[str, Any]:
     """The timeline as JSON values: seconds from when trcomp was loaded, bytes.
 
@@ -71,12 +77,6 @@ def summary(marks: Sequence[float]) -> dict[str, Any]:
         "compiles": list(_compiles),
         "memory": [list(point) for point in _memory],
     }
-
-def memory_bytes() -> int:
-    """The resident memory of this process."""
-    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
-    return pages * _PAGE_BYTES
-
 
 
 def steps(marks: Sequence[float]) -> list[list[float]]:
