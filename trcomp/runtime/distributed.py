@@ -31,7 +31,7 @@ from trcomp.env import gpus, variables
 from trcomp.errors import DeviceError
 from trcomp.runtime import heartbeat, interfaces, own_rank
 
-_HEARTBEAT_SECONDS = 13
+_HEARTBEAT_SECONDS = 20
 """A rank that is silent so long is dead: its peers end instead of waiting in a collective."""
 _JOIN_SECONDS = 900
 """Hosts of one job start minutes apart."""

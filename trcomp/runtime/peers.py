@@ -24,7 +24,7 @@ _BROKEN_CONNECTION = re.compile(
 )
 """In the words of gloo, of the kernel and of NCCL."""
 _COMPARED = 20
-_PATIENCE_SECONDS = 6
+_PATIENCE_SECONDS = 8
 """With the blame after it less than a heartbeat may be late: that would abort this rank."""
 
 _numbers: Counter[str] = Counter()
