@@ -20,7 +20,7 @@ from trcomp import backends, bench, defaults
 from trcomp._version import __version__
 from trcomp.backends.base import masked
 from trcomp.build_command import build, push
-from trcomp.doctor_command import examine_machine
+from trcomp.doctor_command import examine
 from trcomp.env_command import env
 from trcomp.errors import JobError, SpecError, TrcompError
 from trcomp.follow import report_rows, stage_text
@@ -270,7 +270,7 @@ def report(job: str, file: str | None, as_json: bool) -> None:
 cli.add_command(build)
 cli.add_command(push)
 cli.add_command(env)
-cli.add_command(examine_machine)
+cli.add_command(examine)
 cli.add_command(iam_policy)
 cli.add_command(profile_job)
 cli.add_command(top)

@@ -19,6 +19,8 @@ TrcompError
 │   ├── DeviceMemoryError          the device ran out of memory
 │   ├── ForkedProcessError         `xla` touched in a forked child of a process that uses it
 │   ├── PeerLostError              another rank ended while this one was in a collective with it
+│   ├── RanksDifferError           two ranks mean different things by one collective
+│   ├── UnevenDataError            a rank waits for one that has no more steps
 │   └── UnsupportedError           a feature that is out of scope, by name
 ├── RankFailedError            the rank's own exit code; a rank that the script itself started
 └── InternalError              70  a defect of trcomp
@@ -200,6 +202,14 @@ class ForkedProcessError(DeviceError):
 
 class PeerLostError(DeviceError):
     """Another rank ended while this one was in a collective with it. Its end is the cause."""
+
+
+class RanksDifferError(DeviceError):
+    """Two ranks mean different things by one collective: they recorded different steps."""
+
+
+class UnevenDataError(DeviceError):
+    """A rank has a step for which another has no data. That one's loader ended first."""
 
 
 class DeviceMemoryError(DeviceError, MemoryError):

@@ -219,15 +219,92 @@ def test_ranks_that_reduce_different_things_are_told_so(tmp_path: Path) -> None:
 
     first = rt.all_reduce("sum", torch.ones(3, device=rt.device()))
     print(first.tolist(), flush=True)
-    rt.all_reduce("sum", torch.ones(2 + rt.rank(), device=rt.device())).tolist()
+    values = torch.ones(6, device=rt.device()) * 2
+    if rt.rank():
+        values = values.reshape(2, 3) + 1
+    rt.all_reduce("sum", values).tolist()
     """
     both = run_ranks(script, tmp_path)
     for ended in both:
         assert "[2.0, 2.0, 2.0]" in ended.text
         assert ended.code == 1
-    told = [ended for ended in both if "differ in collective 2" in ended.text]
-    assert told == both
-    assert "float32[2]" in told[0].text and "float32[3]" in told[0].text
+        assert "differ in collective 2 of ranks 0, 1" in ended.text
+        assert "float32[6] (reduce_type=sum) at script.py:10" in ended.text
+        assert "float32[2, 3] (reduce_type=sum) at script.py:10" in ended.text
+    assert "rank 1 records add.Tensor -> float32[2, 3] at script.py:9" in both[0].text
+
+
+LATE = """
+    import torch
+    import trcomp.runtime as rt
+
+    model = torch.nn.Linear(4, 4).to("xla")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(40):
+        loss = model(torch.ones(2, 4, device="xla")).square().mean()
+        if rt.rank() == 1 and step == 30:
+            rt.all_reduce("sum", [loss.detach() * 2])
+        loss.backward()
+        rt.optimizer_step(optimizer, barrier=True)
+    rt.settle()
+"""
+
+
+def test_a_rank_whose_graph_is_new_after_many_steps_asks_the_others_first(tmp_path: Path) -> None:
+    """Theirs is known to them: without being asked they would go into another collective."""
+    _, told = run_ranks(LATE, tmp_path)
+    assert told.code == 1
+    assert "Ranks 1 and 0 differ in collective 31" in told.text
+    assert "float32[] (reduce_type=sum) at script.py:10, rank 0 has" in told.text
+    assert "at script.py:12" in told.text and "rank 1 records mul.Tensor" in told.text
+
+
+UNEVEN = """
+    import torch
+    import trcomp.runtime as rt
+
+    model = torch.nn.Linear(4, 4).to("xla")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    batches = [torch.ones(2, 4)] * (3 + rt.rank())
+
+
+    def train(loader):
+        for batch in loader:
+            model(batch).square().mean().backward()
+            rt.optimizer_step(optimizer)
+
+
+    train(rt.DeviceLoader(batches, uneven="shortest"))
+    print("shortest", rt.metrics()["steps"], flush=True)
+    train(rt.DeviceLoader(batches))
+    {then}
+"""
+
+
+def test_a_rank_with_more_batches_than_one_that_has_ended_says_so_in_seconds(
+    tmp_path: Path,
+) -> None:
+    ended, told = run_ranks(UNEVEN.format(then=""), tmp_path)
+    assert "shortest 3" in ended.text and "shortest 3" in told.text
+    assert told.code == 1
+    assert "UnevenDataError: Rank 1 waits for rank 0 in collective 7" in told.text
+    assert "at script.py:13; rank 0 has ended after 6 of them" in told.text
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("then", "words"),
+    [
+        ('rt.rendezvous("saved")', "rank 0 is at 'saved' at script.py:19 after 6 of them"),
+        ("train(rt.DeviceLoader(batches))", "Rank 1 had 4 batches in this pass of the loop"),
+    ],
+)
+def test_so_does_one_whose_peer_waits_elsewhere_or_is_in_its_next_pass(
+    tmp_path: Path, then: str, words: str
+) -> None:
+    _, told = run_ranks(UNEVEN.format(then=then), tmp_path)
+    assert told.code == 1
+    assert words in told.text
 
 
 @pytest.mark.slow

@@ -520,7 +520,7 @@ def test_warnings_alone_exit_with_zero_and_json_is_all_of_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     examined(monkeypatch, replace(warning("Little room.", "Free some."), name="jobs"))
-    shown = CliRunner().invoke(doctor_command.examine_machine, ["--json"])
+    shown = CliRunner().invoke(doctor_command.examine, ["--json"])
     assert shown.exit_code == 0
     finding = {"verdict": "warning", "found": "Little room.", "fix": "Free some.", "name": "jobs"}
     assert json.loads(shown.output) == {"findings": [finding]}

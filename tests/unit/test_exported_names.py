@@ -115,7 +115,7 @@ def test_commands_and_their_options() -> None:
             *("gpu", "base_image", "extends", "requirements", "build_args"),
             *("rebuild", "context_file", "as_json"),
         },
-        "doctor": {"gpu", "online", "as_json"},
+        "doctor": {"job", "gpu", "online", "as_json"},
         "env": {
             "why",
             "instance_type",

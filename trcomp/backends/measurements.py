@@ -32,6 +32,29 @@ class Compile(_Checked):
     loaded: bool
     reason: str
     line: str
+    bytes: Bytes = 0.0
+    kind: str = ""
+
+
+class Cause(_Checked):
+    """What graphs were compiled for at one line of the script."""
+
+    kind: str
+    example: str
+    line: str
+    compiles: Count
+    seconds: Seconds
+
+
+class Interruption(_Checked):
+    """A line that cuts steps, or has an operator run on the CPU."""
+
+    kind: str
+    name: str
+    line: str
+    count: Count
+    cuts: Count
+    seconds: Seconds
 
 
 class Profile(_Checked):
@@ -131,6 +154,13 @@ class RankReport(_Checked):
     ] = []
     varying: Annotated[
         list[Varying], Field(description="Graphs compiled for several shapes, and their inputs.")
+    ] = []
+    causes: Annotated[
+        list[Cause], Field(description="What graphs were compiled for, by line of the script.")
+    ] = []
+    interruptions: Annotated[
+        list[Interruption],
+        Field(description="Values read within steps and operators on the CPU, by line."),
     ] = []
     versions: Annotated[
         dict[str, str], Field(description="Python's, and those of the packages in use.")

@@ -12,6 +12,7 @@ if TYPE_CHECKING or flags.ENABLED.get():
     from trcomp.runtime import bring_up as bring_up
     from trcomp.runtime.xla import (
         DeviceLoader,
+        Padding,
         all_gather,
         all_reduce,
         broadcast,
@@ -34,6 +35,7 @@ if TYPE_CHECKING or flags.ENABLED.get():
 else:
     from trcomp.runtime.plain import (
         DeviceLoader,
+        Padding,
         all_gather,
         all_reduce,
         broadcast,
@@ -56,6 +58,7 @@ else:
 
 __all__ = [
     "DeviceLoader",
+    "Padding",
     "all_gather",
     "all_reduce",
     "broadcast",

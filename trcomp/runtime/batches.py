@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Mapping, MutableMapping
+import json
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import Any
 
 import torch
@@ -57,6 +58,18 @@ def _map_dataclass(batch: Any, move: Callable[[torch.Tensor], torch.Tensor]) -> 
         item = map_tensors(getattr(batch, field.name), move)
         object.__setattr__(moved, field.name, item)  # a frozen dataclass refuses plain assignment
     return moved
+
+
+def named_tensors(batch: Any, name: str = "batch") -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors of a batch, each by how a script reaches it: `batch["labels"]`, `batch[0]`."""
+    if isinstance(batch, torch.Tensor):
+        yield name, batch
+    elif isinstance(batch, Mapping):
+        for key, item in batch.items():
+            yield from named_tensors(item, f"{name}[{json.dumps(str(key))}]")
+    elif isinstance(batch, tuple | list):
+        for place, item in enumerate(batch):
+            yield from named_tensors(item, f"{name}[{place}]")
 
 
 def num_samples(batch: Any) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -70,14 +71,25 @@ def num_operations(graph: Graph) -> int:
 
 def opened(graph: Graph) -> tuple[Signature, ...]:
     """What a graph computes, whether recorded operator by operator or as regions."""
-    found: list[Signature] = []
-    for node in graph.nodes:
-        body = body_of(node)
-        if body is not None:
-            found += opened(body.graph)
-        elif node.signature.rule is not ARGUMENT:
-            found.append(node.signature)
-    return tuple(found)
+    nodes = [node.signature for node in graph.nodes]
+    return tuple(signature for signature, _ in operations(nodes, [""] * len(nodes)))
+
+
+def operations(
+    signatures: Iterable[Signature], lines: Iterable[str]
+) -> Iterator[tuple[Signature, str]]:
+    """What nodes compute, each with its line of the script; those within regions one by one.
+
+    Args:
+        signatures: Of a graph's nodes.
+        lines: Of each.
+    """
+    for signature, line in zip(signatures, lines, strict=True):
+        if is_region(signature):
+            inner = [node.signature for node in signature.arguments[0].graph.nodes]
+            yield from operations(inner, [one.line or line for one in inner])
+        elif signature.rule is not ARGUMENT:
+            yield signature, line
 
 
 def body_of(node: Node) -> Body | None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,18 +17,21 @@ from jax.sharding import PartitionSpec
 from trcomp import flags
 from trcomp.errors import InternalError
 from trcomp.runtime import (
+    announcements,
+    causes,
     client,
     dump,
     hlo_places,
     persistent,
     precision,
     scopes,
+    source_lines,
     timeline,
-    varying,
     views,
 )
 from trcomp.runtime.bodies import ARGUMENT, Body, Constant, is_region, num_operations
 from trcomp.runtime.dtypes import TO_JAX, Scalar, cast, opmath
+from trcomp.runtime.executable import Executable
 from trcomp.runtime.graph import Graph, Place
 from trcomp.runtime.ir import Node, Placed, ScalarSlot, Signature, TensorSlot, View
 from trcomp.runtime.metrics import counters
@@ -70,36 +72,6 @@ class Context:
     def size(self) -> tuple[int, ...]:
         """The first output's size."""
         return self.sizes[0]
-
-
-class MemoryNeeds(NamedTuple):
-    """Bytes that an executable returns, and that it holds while it runs."""
-
-    returned_bytes: int
-    temporary_bytes: int
-
-
-@dataclass(frozen=True)
-class Executable:
-    """A compiled graph. `run` starts it and returns its outputs, which may still be computing."""
-
-    run: Callable[..., Sequence[jax.Array]]
-    donated: tuple[int, ...]
-    kept: tuple[int, ...]
-    collective: bool
-    signatures: tuple[Signature, ...]
-    avals: tuple[Any, ...]
-    """Shape and dtype of each input."""
-    made: list[Hashable] = field(default_factory=list)
-    """The same of each output, once it has run."""
-
-    @property
-    def analysis(self) -> MemoryNeeds:
-        """What XLA says it needs, in bytes; zeros where it does not say."""
-        found = getattr(self.run, "memory_analysis", lambda: None)()
-        return MemoryNeeds(
-            getattr(found, "output_size_in_bytes", 0), getattr(found, "temp_size_in_bytes", 0)
-        )
 
 
 class _Lowering:
@@ -253,7 +225,8 @@ def compile_graph(graph: Graph) -> Executable:
     """Trace, lower and compile a graph, or load what an earlier process made of it."""
     client.start()
     reused = _reusable(graph)
-    reason = varying.note(graph)
+    cause = causes.note(graph)
+    size = num_operations(graph)
     start = time.perf_counter()
     place = persistent.place(graph)
     compiled = persistent.load(place, collective=graph.collective)
@@ -261,8 +234,7 @@ def compile_graph(graph: Graph) -> Executable:
     if compiled is not None:
         counters.loads += 1
     else:
-        again = f" again: {reason}" if reason else ""
-        tell(f"compiling a graph of {num_operations(graph)} operations{again}", graph)
+        announcements.begin(cause, size)
         lowered = lower_graph(graph)
         compiled = lowered.compile(persistent.compiler_options())
         if flags.DEBUG.get():
@@ -272,19 +244,11 @@ def compile_graph(graph: Graph) -> Executable:
         counters.compiles += 1
         seconds = time.perf_counter() - start
         note("compile_seconds", seconds)
-        tell(f"compiled in {seconds:.1f} s", graph)
+        announcements.end(cause, size, seconds)
         persistent.store(place, compiled, seconds)
     spent = time.perf_counter() - start
     counters.compile_seconds += spent
-    timeline.note_compile(
-        step=counters.steps,
-        seconds=spent,
-        operations=num_operations(graph),
-        loaded=loaded,
-        reason=reason,
-        line=varying.script_line(),
-    )
-    return Executable(
+    executable = Executable(
         compiled,
         reused,
         _kept(graph, reused),
@@ -292,6 +256,18 @@ def compile_graph(graph: Graph) -> Executable:
         signatures=tuple(node.signature for node in graph.nodes),
         avals=tuple(leaf.aval for leaf in graph.leaves),
     )
+    causes.note_cost(cause, spent)
+    timeline.note_compile(
+        step=counters.steps,
+        seconds=spent,
+        operations=size,
+        num_bytes=executable.num_bytes,
+        loaded=loaded,
+        kind=cause.kind,
+        reason=cause.text,
+        line=cause.line or source_lines.here(),
+    )
+    return executable
 
 
 def lower_graph(graph: Graph) -> jax.stages.Lowered:
@@ -347,16 +323,6 @@ def _program_name() -> str:
 def _kept(graph: Graph, reused: tuple[int, ...]) -> tuple[int, ...]:
     taken = set(reused)
     return tuple(i for i in range(len(graph.leaves)) if i not in taken)
-
-
-_TOLD_FROM = 50
-"""Operations from which a compile takes long enough to be announced."""
-
-
-def tell(message: str, graph: Graph) -> None:
-    """Say on stderr what a job waits for; from one rank, about graphs that take seconds."""
-    if flags.WORKER.get() and client.rank() == 0 and num_operations(graph) >= _TOLD_FROM:
-        print(f"[trcomp] {message}", file=sys.stderr, flush=True)
 
 
 def _reusable(graph: Graph) -> tuple[int, ...]:

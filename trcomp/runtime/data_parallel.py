@@ -12,7 +12,7 @@ import torch
 
 from trcomp import flags
 from trcomp.errors import UnsupportedError
-from trcomp.runtime import client, ir, reductions, storage
+from trcomp.runtime import client, ir, reductions, source_lines, storage
 from trcomp.runtime.buckets import gradients_of
 from trcomp.runtime.distributed import rank, world_size
 from trcomp.runtime.ops import collectives  # noqa: F401 - registers the rules
@@ -240,7 +240,9 @@ def _bucket_bytes() -> int:
 
 def _new(name: str, arguments: tuple[Any, ...], made: ir.Output) -> torch.Tensor:
     """Record a collective that gives a new tensor."""
-    (tensor,) = tensors_of(emit(name, arguments, [made]))
+    node = emit(name, arguments, [made])
+    source_lines.note(node)
+    (tensor,) = tensors_of(node)
     _owe(tensor)
     return tensor
 
@@ -255,6 +257,7 @@ def _in_place(name: str, tensors: Sequence[torch.Tensor], *attributes: Any) -> N
         for t in held
     ]
     node = emit(name, (held, *attributes), made)
+    source_lines.note(node)
     put_all_back(held, node)
     _owe(held[0])
 

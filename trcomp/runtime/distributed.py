@@ -13,7 +13,7 @@ import sys
 import time
 import zlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,8 @@ from torch.distributed.rendezvous import rendezvous as torch_rendezvous
 from trcomp import flags
 from trcomp.env import gpus, variables
 from trcomp.errors import DeviceError
-from trcomp.runtime import heartbeat, interfaces, own_rank
+from trcomp.runtime import heartbeat, interfaces, own_rank, waiting
+from trcomp.runtime.agreement import Record, ledger
 
 _HEARTBEAT_SECONDS = 20
 """A rank that is silent so long is dead: its peers end instead of waiting in a collective."""
@@ -95,6 +96,12 @@ def join(store: Store | None = None) -> None:
         ) from error
     _check_job(identity.rank)
     own_rank.keep()
+    for begin in when_joined:
+        begin()
+
+
+when_joined: list[Callable[[], None]] = []
+"""Called once the ranks have joined."""
 
 
 def _keep_gloo_on_the_jobs_interface() -> None:
@@ -216,6 +223,7 @@ def _await_peers(store: Any) -> None:
     JAX would wait in silence; ranks that make different numbers of steps wait for each other for
     ever, one here and one in a collective.
     """
+    tell(ledger.record(ended=True))
     store.key_value_set_bytes(f"trcomp/ended/{rank()}", b"1")
     heartbeat.note_end()
     # Rank 0 hears all others and they hear it: what is said grows with the ranks, not their square.
@@ -236,6 +244,17 @@ def _await_peers(store: Any) -> None:
             told = True
     if rank() == 0:
         store.key_value_set_bytes(_ALL_ENDED, b"1")
+
+
+def tell(record: Record) -> None:
+    """Leave word for the other ranks how far this one has come."""
+    if global_state.client is not None:
+        global_state.client.key_value_set(record_key(rank()), record.to_json(), True)
+
+
+def record_key(peer: int) -> str:
+    """Where a rank's word is found."""
+    return f"trcomp/record/{peer}"
 
 
 def _is_there(store: Any, key: str) -> bool:
@@ -285,7 +304,8 @@ def rendezvous(tag: str, payload: bytes = b"") -> list[bytes]:
     place, before = (f"trcomp/{tag}/{visit}" for visit in (_visits[tag], _visits[tag] - 1))
     try:
         store.key_value_set_bytes(f"{place}/{rank()}", payload)
-        store.wait_at_barrier(place, _RENDEZVOUS_SECONDS * 1000)
+        with waiting.waiting(waiting.arrive(tag)):
+            store.wait_at_barrier(place, _RENDEZVOUS_SECONDS * 1000)
         payloads = _gathered(store, place)
         # Everyone is here, so everyone has read what was left at the meeting before.
         store.key_value_delete(f"{before}/{rank()}")

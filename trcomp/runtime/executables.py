@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Hashable
 from pathlib import Path
 
-from trcomp.runtime.compiler import Executable
+from trcomp.runtime.executable import Executable
 
 _MAX_EXECUTABLES = 2048
 _MAX_MAPPED_SHARE = 0.5

@@ -13,7 +13,7 @@ from trcomp.errors import DeviceMemoryError
 from trcomp.runtime import client
 
 if TYPE_CHECKING:
-    from trcomp.runtime.compiler import Executable
+    from trcomp.runtime.executable import Executable
 
 _MARK = "RESOURCE_EXHAUSTED"
 _NUM_LISTED = 5

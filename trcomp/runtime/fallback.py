@@ -10,6 +10,7 @@ import torch
 from torch._ops import OpOverload
 from torch.utils._pytree import tree_map
 
+from trcomp.runtime import interruptions
 from trcomp.runtime.device import DEVICE, NAME, is_on_device
 from trcomp.runtime.dispatch import KEY, implement
 from trcomp.runtime.metrics import counters
@@ -64,6 +65,11 @@ def run_on_cpu(op: OpOverload, *args: Any, **kwargs: Any) -> Any:
             file=sys.stderr,
         )
     counters.fallbacks[name] += 1
+    with interruptions.noted(interruptions.OPERATOR, name):
+        return _on_host(op, args, kwargs)
+
+
+def _on_host(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     copies: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def down(argument: Any) -> Any:

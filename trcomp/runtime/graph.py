@@ -9,7 +9,7 @@ from functools import cache
 from operator import attrgetter, lt
 from typing import Any, NamedTuple
 
-from trcomp.runtime import precision
+from trcomp.runtime import precision, source_lines
 from trcomp.runtime.ir import Buffer, Node, Signature, Value
 from trcomp.runtime.reductions import Partition
 
@@ -34,10 +34,11 @@ class Key:
 
 
 class Collective(NamedTuple):
-    """What the ranks of a group do together: as text, and the groups (None: all ranks)."""
+    """What the ranks of a group do together: as text, the groups (None: all ranks), the line."""
 
     text: str
     groups: Partition
+    line: str = ""
 
 
 @dataclass(frozen=True)
@@ -69,10 +70,13 @@ class Graph:
     def collectives(self) -> list[Collective]:
         """Its collectives in order: what must be the same on every rank of their groups."""
         found: list[Collective] = []
-        for signature in (node.signature for node in self.nodes if node.signature.rule.collective):
-            body = signature.arguments[0]
+        for node in (node for node in self.nodes if node.signature.rule.collective):
+            body = node.signature.arguments[0]
             inner = getattr(body, "graph", None)  # Of a region, whose collectives are its own.
-            found += [_collective(signature)] if inner is None else inner.collectives()
+            if inner is None:
+                found.append(_collective(node.signature)._replace(line=source_lines.of(node)))
+            else:
+                found += inner.collectives()
         return found
 
     def values_without(self, node: Node) -> list[Value]:

@@ -17,6 +17,8 @@ from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from trcomp.runtime import source_lines
+
 if TYPE_CHECKING:
     import jax
     import torch
@@ -67,9 +69,10 @@ class Signature:
             op computes in these and is then cast to its target's.
         present: For each return of the schema, whether there is an output: backward ops leave out
             the gradients that nobody asked for.
+        line: Of the script, where the first call was.
     """
 
-    __slots__ = ("arguments", "compute", "keywords", "outputs", "present", "rule", "views")
+    __slots__ = ("arguments", "compute", "keywords", "line", "outputs", "present", "rule", "views")
 
     def __init__(
         self,
@@ -90,6 +93,7 @@ class Signature:
             compute = tuple(out.dtype for out in outputs if out is not None)
         self.compute = compute
         self.present = (True,) * len(outputs) if present is None else present
+        self.line = source_lines.here()
 
     def __repr__(self) -> str:
         outputs = ", ".join(
@@ -118,7 +122,7 @@ class ScalarSlot(NamedTuple):
 class Buffer:
     """A computed array on the device, and who still sees it."""
 
-    __slots__ = ("aval", "global_array", "local_array", "owner")
+    __slots__ = ("aval", "global_array", "local_array", "name", "owner")
 
     def __init__(
         self,
@@ -136,6 +140,8 @@ class Buffer:
             assert array is not None
             aval = array.shape, array.dtype
         self.aval = aval
+        self.name = ""
+        """What a reader knows it by, such as the place in a loader's batch."""
 
 
 class Node:

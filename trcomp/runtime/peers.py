@@ -1,95 +1,299 @@
-"""Failures whose cause is another rank: one that reduces something else, one that has ended."""
+"""Failures whose cause is another rank: one that does something else, one that has ended."""
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import json
+import os
 import re
+import sys
+import threading
 import time
-from collections import Counter
-from collections.abc import Iterator, Sequence
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import jax
 from jax._src.distributed import global_state
 
-from trcomp.errors import DeviceError, PeerLostError
-from trcomp.runtime import heartbeat
+from trcomp import error_file, flags
+from trcomp.errors import DeviceError, PeerLostError, RanksDifferError, UnevenDataError
+from trcomp.runtime import agreement, distributed, heartbeat, questions, report, source_lines
+from trcomp.runtime.agreement import Begun, Record, Row
+from trcomp.runtime.capture.code import script_frame
 from trcomp.runtime.distributed import rank, world_size
 from trcomp.runtime.graph import Collective
+from trcomp.runtime.in_flight import has_finished
 from trcomp.runtime.reductions import own_group
+from trcomp.runtime.waiting import Wait, has_come, waiting, watch
 
-_BLAME_SECONDS = 5
+_BLAME_SECONDS = 4
 _BROKEN_CONNECTION = re.compile(
     r"[Cc]onnection (closed|reset) by peer|Broken pipe|remote process exited"
 )
 """In the words of gloo, of the kernel and of NCCL."""
 _COMPARED = 20
-_PATIENCE_SECONDS = 8
+_PATIENCE_SECONDS = 4
 """With the blame after it less than a heartbeat may be late: that would abort this rank."""
+_ANSWER_SECONDS = 5
+"""How long a rank that differs waits for what the other has recorded."""
 
-_numbers: Counter[str] = Counter()
-"""How many collectives each group has had so far, by the group's ranks."""
+
+class _Latest:
+    """The last graph with collectives."""
+
+    operations: Callable[[], list[Row]] = list
 
 
-def check_alike(collectives: Sequence[Collective], *, is_new: bool) -> None:
+_demands: set[tuple[str, int]] = set()
+"""Collectives, by group and number, that another rank is to be told of once they are begun."""
+
+
+def check_alike(
+    collectives: Sequence[Collective],
+    *,
+    is_new: bool,
+    operations: Callable[[], list[Row]] = list,
+) -> None:
     """Compare a graph's collectives with those of the other ranks before it runs.
 
     Ranks that reduce different things wait for each other for ever, or get wrong numbers. The
     collectives of a group are numbered, however ranks cut them into graphs. The first of them are
-    compared always, and a rank waits a while for what it is compared with, so that none enters a
-    collective that cannot end. Later only those of new graphs are, and whoever comes later finds
-    what the earlier one left.
+    compared always. Later only those of new graphs are: the other ranks, whose graphs may be known,
+    are asked. A rank waits a while for what it is compared with, so that none enters a collective
+    that cannot end.
 
     Args:
         collectives: What the graph does with other ranks, in order.
         is_new: Whether this rank runs the graph for the first time.
+        operations: Gives all that the graph does, to be asked when ranks differ.
 
     Raises:
-        DeviceError: Another rank does something else.
+        RanksDifferError: Another rank does something else.
     """
     store = global_state.client
     if store is None:
         return
+    _Latest.operations = operations
     everyone = tuple(range(world_size()))
-    places = []
-    for text, groups in collectives:
+    entered: dict[str, list[Begun]] = {}
+    for text, groups, line in collectives:
         group = everyone if groups is None else own_group(groups, rank())
-        name = ",".join(map(str, group))
-        _numbers[name] += 1
-        heartbeat.note_collective(f"{text}, number {_numbers[name]} of ranks {name}")
-        if _numbers[name] <= _COMPARED or is_new:
-            place = f"trcomp/collectives/{name}/{_numbers[name]}"
-            store.key_value_set(f"{place}/{rank()}", text)
-            places.append((place, group, _numbers[name], text))
-    for place, group, number, text in places:
-        if number <= _COMPARED:
-            # The first rank hears all others, the others hear the first: a difference has two
-            # sides.
-            for peer in group[1:] if rank() == group[0] else group[:1]:
-                _await_key(store, f"{place}/{peer}")
-        for key, theirs in store.key_value_dir_get(place):
-            if theirs != text:
-                raise _difference(group, number, text, int(key.rpartition("/")[2]), theirs)
+        begun = agreement.ledger.begin(group, text, line)
+        heartbeat.note_collective(f"{text}, number {begun.number} of ranks {begun.group}")
+        if begun.number <= _COMPARED or (begun.group, begun.number) in _demands:
+            _demands.discard((begun.group, begun.number))
+            _show(store, begun)
+        entered.setdefault(begun.group, []).append(begun)
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    for of_group in entered.values():
+        chosen = [begun for begun in of_group if begun.number <= _COMPARED]
+        if is_new:
+            # A digest is of all before it, too; a peer may not come to the last.
+            chosen += [begun for begun in (of_group[0], of_group[-1]) if begun not in chosen]
+        for begun in dict.fromkeys(chosen):
+            _compare(store, begun, deadline)
 
 
-def _await_key(store: Any, key: str) -> None:
-    """Wait until a peer has left a key, or long enough to go on without it."""
+def _compare(store: Any, begun: Begun, deadline: float) -> None:
+    for peer, digest, line in _answers(store, begun, deadline):
+        if digest != begun.digest:
+            theirs = begun._replace(digest=digest, line=line, text="something else")
+            raise _differing(store, begun, peer, theirs)
+
+
+def _place(begun: Begun) -> str:
+    return f"trcomp/collectives/{begun.group}/{begun.number}"
+
+
+def _show(store: Any, begun: Begun) -> None:
+    store.key_value_set(f"{_place(begun)}/{rank()}", f"{begun.digest} {begun.line}", True)
+
+
+def _answers(store: Any, begun: Begun, deadline: float) -> Iterator[tuple[int, str, str]]:
+    """What peers do, those that tell in time: (rank, digest, line)."""
+    peers = _heard(begun.ranks)
+    if begun.number > _COMPARED:
+        _show(store, begun)
+        for peer in peers:
+            questions.ask(store, peer, f"{begun.group} {begun.number}")
+    with waiting():
+        for peer in peers:
+            left = max(deadline - time.monotonic(), 0.01)
+            text = _awaited(store, f"{_place(begun)}/{peer}", left)
+            if text:
+                digest, _, line = text.partition(" ")
+                yield peer, digest, line
+
+
+_OPERATIONS = "operations"
+
+
+def _answer(question: str) -> None:
+    """Answer another rank: what this one has recorded, or what it begins as number so and so."""
+    store = global_state.client
+    if store is None:
+        return
+    if question == _OPERATIONS:
+        _tell_operations(store)
+        return
+    group, _, text = question.partition(" ")
+    wanted = group, int(text)
+    _demands.add(wanted)  # First: it may be begun meanwhile.
+    begun = agreement.ledger.found(*wanted)
+    if begun is not None:
+        _demands.discard(wanted)
+        _show(store, begun)
+
+
+def _heard(group: Sequence[int]) -> Sequence[int]:
+    """Whom of a group this rank hears: the first hears all, the others the first.
+
+    So a difference has two sides, and what is said grows with the ranks, not with their square.
+    """
+    return group[1:] if rank() == group[0] else group[:1]
+
+
+def _awaited(store: Any, key: str, seconds: float) -> str:
+    """What a peer has left, or will within this time; empty if nothing."""
     try:
-        store.blocking_key_value_get(key, _PATIENCE_SECONDS * 1000)
+        return str(store.blocking_key_value_get(key, int(seconds * 1000)))
     except jax.errors.JaxRuntimeError as error:
         if "DEADLINE_EXCEEDED" not in str(error):
             raise
+        return ""
 
 
-def _difference(
-    group: Sequence[int], number: int, ours: str, peer: int, theirs: str
-) -> DeviceError:
-    return DeviceError(
-        f"Ranks {rank()} and {peer} differ in collective {number} of ranks "
-        f"{', '.join(map(str, group))}: rank {rank()} has {ours}, rank {peer} has {theirs}.",
+def _left(store: Any, key: str) -> str:
+    """What a peer has left; empty if nothing, or if nobody can tell any more."""
+    try:
+        return str(store.key_value_try_get(key))
+    except jax.errors.JaxRuntimeError:
+        return ""
+
+
+def _tell_operations(store: Any) -> None:
+    told = agreement.ledger.last(), _Latest.operations()
+    packed = base64.b64encode(zlib.compress(json.dumps(told).encode())).decode()
+    store.key_value_set(f"trcomp/operations/{rank()}", packed, True)
+
+
+def _asked_operations(store: Any, peer: int) -> tuple[list[Begun], list[Row]]:
+    """The last collectives of a peer and the operations of its last graph; none if it is gone."""
+    questions.ask(store, peer, _OPERATIONS)
+    answer = _awaited(store, f"trcomp/operations/{peer}", _ANSWER_SECONDS)
+    if not answer:
+        return [], []
+    last, rows = json.loads(zlib.decompress(base64.b64decode(answer)))
+    return [Begun(*begun) for begun in last], [(text, line) for text, line in rows]
+
+
+def _differing(store: Any, ours: Begun, peer: int, theirs: Begun) -> RanksDifferError:
+    """Two ranks' collectives differ; says where their graphs begin to."""
+    distributed.tell(agreement.ledger.record())
+    _tell_operations(store)
+    last, rows = _asked_operations(store, peer)
+    ours, theirs = agreement.difference(agreement.ledger.last(), last) or (ours, theirs)
+    message = (
+        f"Ranks {rank()} and {peer} differ in collective {ours.number} of ranks "
+        f"{ours.group.replace(',', ', ')}: rank {rank()} has "
+        f"{agreement.shown((ours.text, ours.line))}, rank {peer} has "
+        f"{agreement.shown((theirs.text, theirs.line))}."
+    )
+    begin = agreement.first_difference(_Latest.operations(), rows) if rows else None
+    if begin is not None:
+        at, mine, others = begin
+        message += (
+            f"\n  Their graphs differ from operation {at} on: rank {rank()} records "
+            f"{agreement.shown(mine)}; rank {peer} records {agreement.shown(others)}."
+        )
+    return RanksDifferError(
+        message,
         "Every rank must make the same calls in the same order, on tensors of the same sizes; do "
         "not put a collective or an optimizer step under `if rank == 0`.",
     )
+
+
+def _look(wait: Wait) -> None:
+    """This rank has waited long: end it if what it waits for cannot come."""
+    store = global_state.client
+    if store is None or (wait.place and not has_finished()):
+        return
+    ours = agreement.ledger.record(place=wait.place, line=_script_line())
+    error = None
+    with contextlib.suppress(jax.errors.JaxRuntimeError):  # Who serves the store may be gone.
+        distributed.tell(ours)
+        error = None if wait.place else _verdict(store, ours)
+    if error is not None:
+        _fail(error)
+
+
+def _verdict(store: Any, ours: Record) -> DeviceError | None:
+    """Why what this rank waits for on its device cannot come; None if nothing says so."""
+    heard = {peer for begun in ours.last for peer in _heard(begun.ranks)}
+    for peer in sorted(heard):
+        text = _left(store, distributed.record_key(peer))
+        if not text:
+            continue
+        theirs = Record.from_json(text)
+        pair = agreement.difference(ours.last, theirs.last)
+        if pair is not None:
+            return _differing(store, pair[0], peer, pair[1])
+        gone = theirs.ended or (theirs.place and not has_come(theirs.place))
+        begun = agreement.awaited_in_vain(ours, peer, theirs) if gone else None
+        if begun is not None:
+            return _uneven(begun, peer, theirs)
+    return None
+
+
+def _uneven(begun: Begun, peer: int, theirs: Record) -> UnevenDataError:
+    where = f" at {theirs.line}" if theirs.line else ""
+    done = f"is at {theirs.place.rpartition(' #')[0]!r}{where}" if theirs.place else "has ended"
+    what = agreement.shown((begun.text, begun.line))
+    return UnevenDataError(
+        f"Rank {rank()} waits for rank {peer} in collective {begun.number}, {what}; rank {peer} "
+        f"{done} after {theirs.counts.get(begun.group, 0)} of them: the ranks made different "
+        "numbers of steps.",
+        "Give each rank as many batches: DistributedSampler(drop_last=True), or a loader with "
+        'uneven="shortest", which ends each pass with the rank that has the fewest.',
+    )
+
+
+def _fail(error: DeviceError) -> None:
+    """End this process, whose main thread will never return, as if that had raised."""
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    trace = None
+    while frame is not None:
+        trace = TracebackType(trace, frame, frame.f_lasti, frame.f_lineno)
+        frame = frame.f_back
+    error.__traceback__ = trace
+    sys.excepthook(type(error), error, trace)
+    if path := flags.ERROR_FILE.get():
+        error_file.write(Path(path), error, rank=rank(), host=report.host_name())
+    if flags.REPORT_DIR.get():
+        report.write()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    distributed.abandon()
+    os._exit(1)
+
+
+def _script_line() -> str:
+    """Where in the script the main thread is."""
+    frame = script_frame(sys._current_frames().get(threading.main_thread().ident or 0))
+    return "" if frame is None else source_lines.shown(frame)
+
+
+def _begin() -> None:
+    """The ranks have joined."""
+    watch(_look)
+    questions.listen(global_state.client, rank(), _answer)
+
+
+distributed.when_joined.append(_begin)
 
 
 @contextlib.contextmanager
@@ -100,15 +304,31 @@ def blaming_peers() -> Iterator[None]:
     started the ranks should see it end first and blame it.
 
     Raises:
+        RanksDifferError: A collective failed because two ranks meant different ones.
+        UnevenDataError: Another rank has ended, and this one has more steps.
         PeerLostError: A collective failed because its connection broke.
     """
     try:
-        yield
-    except jax.errors.JaxRuntimeError as error:
+        with waiting():
+            yield
+    except (jax.errors.JaxRuntimeError, ValueError) as error:  # The latter of what runs at once.
         if world_size() == 1 or not _BROKEN_CONNECTION.search(str(error)):
             raise
-        time.sleep(_BLAME_SECONDS)
-        raise PeerLostError(
-            f"Rank {rank()} lost another rank, which ended during a collective.",
-            "See the logs of the other ranks: one of them failed first, or was killed.",
-        ) from error
+        raise _blamed() from error
+
+
+def _blamed() -> DeviceError:
+    """Why a connection broke."""
+    store, ours = global_state.client, agreement.ledger.record()
+    deadline = time.monotonic() + _BLAME_SECONDS
+    with contextlib.suppress(jax.errors.JaxRuntimeError):  # Who serves the store may be gone.
+        distributed.tell(ours)
+        while time.monotonic() < deadline:
+            if (verdict := _verdict(store, ours)) is not None:
+                return verdict
+            time.sleep(0.5)
+    time.sleep(max(deadline - time.monotonic(), 0))
+    return PeerLostError(
+        f"Rank {rank()} lost another rank, which ended during a collective.",
+        "See the logs of the other ranks: one of them failed first, or was killed.",
+    )

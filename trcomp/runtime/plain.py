@@ -19,11 +19,13 @@ from trcomp.runtime import closures, own_rank, plain_steps, reductions, stores
 from trcomp.runtime.batches import map_tensors
 from trcomp.runtime.buckets import gradients_of, plan_buckets
 from trcomp.runtime.metrics import counters, metrics, metrics_report
-from trcomp.runtime.prefetch import PrefetchLoader
+from trcomp.runtime.padding import Padding
+from trcomp.runtime.prefetch import ERROR, PrefetchLoader
 from trcomp.runtime.reduced_step import reduced_step
 
 __all__ = [
     "DeviceLoader",
+    "Padding",
     "all_gather",
     "all_reduce",
     "broadcast",
@@ -133,6 +135,8 @@ class DeviceLoader(PrefetchLoader):
         device: torch.device | str | None = None,
         prefetch: int | None = None,
         batches_per_execution: int = 1,
+        pad: Padding | None = None,
+        uneven: str = ERROR,
     ) -> None:
         target = _default_device() if device is None else torch.device(device)
         self._device = target
@@ -140,7 +144,11 @@ class DeviceLoader(PrefetchLoader):
         def move(batch: Any) -> Any:
             return map_tensors(batch, lambda tensor: tensor.to(target))
 
-        super().__init__(loader, move, sync, prefetch, batches_per_execution)
+        super().__init__(loader, move, sync, prefetch, batches_per_execution, pad, uneven, _lengths)
+
+
+def _lengths(length: int) -> list[int]:
+    return [int(text) for text in rendezvous("trcomp/lengths", str(length).encode())]
 
 
 _default_device = device

@@ -13,7 +13,7 @@ import atexit
 import queue
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,8 @@ from trcomp.runtime.batches import num_samples
 from trcomp.runtime.forks import quiet_fork
 from trcomp.runtime.metrics import counters
 
+ERROR, SHORTEST = "error", "shortest"
+"""Words for `uneven`."""
 _JOIN_SECONDS = 10.0
 """How long an early `break` waits for a dataset that is still busy with a batch."""
 
@@ -40,9 +42,13 @@ class PrefetchLoader:
         step: The step mark.
         prefetch: Batches kept ready; None reads the flag.
         batches_per_step: Batches between step marks.
+        pad: Makes a batch one of few shapes, before it is moved.
+        uneven: What becomes of ranks with different numbers of batches: "error", or "shortest",
+            which ends each pass with the rank that has the fewest.
+        lengths: All ranks' numbers of batches, by this rank's; called as a pass begins, on each.
 
     Raises:
-        SpecError: A count is not positive.
+        SpecError: A count is not positive, or another word is none of those allowed.
     """
 
     def __init__(
@@ -52,10 +58,18 @@ class PrefetchLoader:
         step: Callable[[], None],
         prefetch: int | None = None,
         batches_per_step: int = 1,
+        pad: Callable[[Any], Any] | None = None,
+        uneven: str = ERROR,
+        lengths: Callable[[int], Sequence[int]] = lambda length: [length],
     ) -> None:
         depth = flags.PREFETCH.get() if prefetch is None else prefetch
         counts = {"prefetch": depth, "batches_per_execution": batches_per_step}
         problems = [Problem(k, v, "a whole number from 1.") for k, v in counts.items() if v < 1]
+        if uneven not in (ERROR, SHORTEST):
+            problems.append(Problem("uneven", uneven, f'"{ERROR}" or "{SHORTEST}".'))
+        if uneven == SHORTEST and not hasattr(loader, "__len__"):
+            allowed = f'uneven="{SHORTEST}" needs one that has a length.'
+            problems.append(Problem("loader", type(loader).__name__, allowed))
         if problems:
             raise SpecError(problems)
         self._loader = loader
@@ -63,6 +77,8 @@ class PrefetchLoader:
         self._step = step
         self._depth = depth
         self._batches_per_step = batches_per_step
+        self._pad = pad
+        self._lengths = lengths if uneven == SHORTEST else None
 
     def __len__(self) -> int:
         return len(self._loader)
@@ -73,24 +89,38 @@ class PrefetchLoader:
         return getattr(self._loader, name)
 
     def __iter__(self) -> Generator[Any, None, None]:
+        most = None if self._lengths is None else min(self._lengths(len(self._loader)))
         feed = (
-            _InStep(self._loader, self._move)
+            _InStep(self._loader, self._made)
             if hasattr(self._loader, "end_of_dataloader")
-            else _Feed(self._loader, self._move, self._depth)
+            else _Feed(self._loader, self._made, self._depth)
         )
-        since_mark = 0
+        ended = self._begin_pass()
+        batches = since_mark = 0
         try:
-            while (item := feed.take()) is not _END:
-                yield item
-                counters.samples += num_samples(item)
+            while batches != most and (item := feed.take()) is not _END:
+                batch, samples = item
+                yield batch
+                counters.samples += samples
+                batches += 1
                 since_mark += 1
                 if since_mark == self._batches_per_step:
                     self._step()
                     since_mark = 0
             if since_mark:
                 self._step()
+            ended(batches)
         finally:
             feed.close()
+
+    def _made(self, batch: Any) -> tuple[Any, int]:
+        """What the script gets of a batch, and how many samples it is."""
+        padded = batch if self._pad is None else self._pad(batch)
+        return self._move(padded), num_samples(batch)
+
+    def _begin_pass(self) -> Callable[[int], None]:
+        """A pass begins; gives what is called with the number of its batches as it ends."""
+        return lambda batches: None
 
 
 _END = object()

@@ -34,6 +34,7 @@ from trcomp.runtime import data_parallel, reductions
 from trcomp.runtime.device import NAME
 from trcomp.runtime.distributed import world_size
 from trcomp.runtime.recording import is_device_tensor
+from trcomp.runtime.waiting import arrive
 from trcomp.runtime.works import OnHost, Received, done
 
 _REDUCTIONS = {
@@ -284,7 +285,8 @@ class XlaProcessGroup(ProcessGroup):
         """Wait on the host until every rank of the group is here."""
         waiting = BarrierOptions()
         waiting.device = torch.device("cpu")
-        return OnHost(self.host().barrier(waiting))
+        place = arrive("barrier") if self._partition is None else ""
+        return OnHost(self.host().barrier(waiting), place)
 
     # What torch asks of a group.
 

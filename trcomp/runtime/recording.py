@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from trcomp.runtime import storage
+from trcomp.runtime import scopes, source_lines, storage
 from trcomp.runtime.device import DEVICE, Process, check_fork, is_on_device
 from trcomp.runtime.ir import (
     Buffer,
@@ -25,6 +25,8 @@ from trcomp.runtime.ir import (
 )
 from trcomp.runtime.metrics import counters
 from trcomp.runtime.ops.registry import RULES
+from trcomp.runtime.scopes import Asked
+from trcomp.runtime.source_lines import LineWatch
 from trcomp.runtime.windows import find_window, is_injective
 
 Source = tuple[Node | Buffer, int]
@@ -206,7 +208,12 @@ def add_node(signature: Signature, call: Call) -> Node:
     if Process.forked:
         check_fork()
     counters.recorded_nodes += 1
-    return Node(signature, tuple(call.sources), tuple(call.scalars))
+    node = Node(signature, tuple(call.sources), tuple(call.scalars))
+    if LineWatch.on:
+        source_lines.note(node)
+    if Asked.on:
+        scopes.note(node)
+    return node
 
 
 def tensors_of(node: Node) -> list[torch.Tensor]:

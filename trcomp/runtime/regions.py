@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 
 from trcomp.errors import InternalError
-from trcomp.runtime import ir, rng, storage
+from trcomp.runtime import ir, rng, source_lines, storage
 from trcomp.runtime.bodies import ARGUMENT, COLLECTIVE_REGION, REGION, Body, Constant
 from trcomp.runtime.device import Process, check_fork
 from trcomp.runtime.graph import build
@@ -26,6 +26,7 @@ from trcomp.runtime.ir import Buffer, Node, Output, Signature, Value, View
 from trcomp.runtime.metrics import counters
 from trcomp.runtime.placeholders import CannotCaptureError, Marks, Placeholders, signature_of
 from trcomp.runtime.recording import is_device_tensor
+from trcomp.runtime.source_lines import LineWatch
 
 
 class Place(NamedTuple):
@@ -89,6 +90,8 @@ class Region:
         held = [storages[i] for i in self.storages]
         node = Node(self.signature, self._operands(held), self._numbers(arguments))
         counters.recorded_nodes += 1
+        if LineWatch.on or self.signature.rule.collective:
+            source_lines.note(node)
         for i, output in self.written:
             storage.put(held[i], Value(node, output))
         for output in self.owed:

@@ -20,7 +20,7 @@ from typing import Any
 
 from trcomp import flags
 from trcomp.env.topology import Topology
-from trcomp.runtime import own_rank, profile, timeline, varying
+from trcomp.runtime import causes, interruptions, own_rank, profile, timeline, varying
 from trcomp.runtime.metrics import counters, metrics
 
 _loaded = time.perf_counter()
@@ -67,6 +67,8 @@ def summarize() -> dict[str, Any]:
         **metrics(),
         "new_graph_steps": counters.new_graph_steps,
         "varying": varying.summary(),
+        "causes": causes.summary(),
+        "interruptions": interruptions.summary(),
         "first_step_seconds": marks[0] - _loaded if marks else None,
         "steady_step_seconds": steady,
         "samples_per_step": per_step,
@@ -93,8 +95,6 @@ def host_name() -> str:
     return Topology.from_json(text).hosts[flags.HOST_INDEX.get()].name
 
 
-def _versions() -> dict[str, str]:
-    loaded = [name for name in ("trcomp", "torch", "jax", "jaxlib") if name in sys.modules]
 def _device() -> str | None:
     """What this rank computes on, as its maker calls it; None if it never opened it."""
     import torch
@@ -110,6 +110,8 @@ def _device() -> str | None:
     return str(client.device().device_kind)
 
 
+def _versions() -> dict[str, str]:
+    loaded = [name for name in ("trcomp", "torch", "jax", "jaxlib") if name in sys.modules]
     return {"python": platform.python_version(), **{name: _version(name) for name in loaded}}
 
 

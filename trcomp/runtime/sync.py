@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
+from functools import partial
 
 import jax
 
-from trcomp.runtime import aside, client, closures, executables, ir
-from trcomp.runtime.compiler import FAILED_NODE, Executable, arguments, compile_graph
+from trcomp.runtime import aside, client, closures, executables, in_flight, ir, source_lines
+from trcomp.runtime.agreement import Row
+from trcomp.runtime.bodies import operations
+from trcomp.runtime.compiler import FAILED_NODE, arguments, compile_graph
+from trcomp.runtime.executable import Executable
 from trcomp.runtime.exhaustion import explained
 from trcomp.runtime.graph import Graph, build
-from trcomp.runtime.ir import Buffer, Value
+from trcomp.runtime.ir import Buffer, Signature, Value
 from trcomp.runtime.metrics import counters
 from trcomp.runtime.peers import blaming_peers, check_alike
 from trcomp.runtime.samples import note
+from trcomp.runtime.source_lines import LineWatch
 
 _lock = threading.RLock()
-_in_flight: deque[tuple[jax.Array, Executable]] = deque()
 _MAX_IN_FLIGHT = 2
 """Steps the host may be ahead of the device: one to overlap, not so many that memory fills up."""
 observers: list[Callable[[Graph], None]] = []
@@ -50,7 +53,7 @@ def finish() -> None:
 def is_idle() -> bool:
     """Whether the device has finished all that was recorded. What is pending is started first."""
     evaluate()
-    return all(finished.is_ready() for finished, _ in _in_flight)  # type: ignore[attr-defined]
+    return in_flight.has_finished()
 
 
 def evaluate(*, donate: bool = False) -> None:
@@ -63,6 +66,7 @@ def evaluate(*, donate: bool = False) -> None:
         if not values:
             return
         _compute(values, donate)
+        source_lines.forget()
         counters.early_syncs += not donate
         waited = counters.compile_seconds + counters.run_seconds - waited
         counters.sync_seconds += time.perf_counter() - start - waited
@@ -96,7 +100,12 @@ def _run(graph: Graph) -> None:
     executable = executables.find(graph.key)
     if graph.collective:
         client.start()
-        check_alike(graph.collectives(), is_new=executable is None)
+        check_alike(
+            graph.collectives(),
+            is_new=executable is None,
+            operations=partial(_operations, *_recorded(graph, executable)),
+        )
+    LineWatch.note_run(is_new=executable is None)
     if executable is None:
         executable = compile_graph(graph)
         executables.keep(graph.key, executable)
@@ -117,15 +126,31 @@ def _run(graph: Graph) -> None:
     for value, array, aval in zip(graph.values, arrays, executable.made, strict=True):
         local, spanning = (None, array) if graph.collective else (array, None)
         value.settle(Buffer(local, value, spanning, aval))
-    _in_flight.append((finished, executable))
+    in_flight.started.append((finished, executable))
     _wait(leave=_MAX_IN_FLIGHT)
+
+
+def _recorded(
+    graph: Graph, executable: Executable | None
+) -> tuple[tuple[Signature, ...], tuple[str, ...]]:
+    """What a graph does, without what it holds: it is kept when the graph is gone."""
+    if executable is None:
+        signatures = tuple(node.signature for node in graph.nodes)
+    else:
+        signatures = executable.signatures
+    return signatures, tuple(map(source_lines.of, graph.nodes)) if LineWatch.on else ()
+
+
+def _operations(signatures: tuple[Signature, ...], lines: tuple[str, ...]) -> list[Row]:
+    places = lines or [signature.line for signature in signatures]
+    return [(repr(signature), line) for signature, line in operations(signatures, places)]
 
 
 def _wait(leave: int) -> None:
     """Wait for the oldest executables until at most `leave` are running."""
     start = time.perf_counter()
-    while len(_in_flight) > leave:
-        finished, executable = _in_flight.popleft()
+    while len(in_flight.started) > leave:
+        finished, executable = in_flight.started.popleft()
         with blaming_peers(), explained(executable):
             finished.block_until_ready()
     counters.run_seconds += time.perf_counter() - start

@@ -22,7 +22,15 @@ _ticks = 0
 
 
 def note_compile(
-    *, step: int, seconds: float, operations: int, loaded: bool, reason: str, line: str
+    *,
+    step: int,
+    seconds: float,
+    operations: int,
+    num_bytes: int,
+    loaded: bool,
+    kind: str,
+    reason: str,
+    line: str,
 ) -> None:
     """A graph has become an executable.
 
@@ -30,9 +38,11 @@ def note_compile(
         step: Step barriers before it.
         seconds: How long that took.
         operations: Of the graph.
+        num_bytes: What it reads, makes and needs in between.
         loaded: Whether an earlier process had compiled it.
-        reason: Why it was compiled again, empty if it is of a new kind.
-        line: The script's line that had it computed.
+        kind: What kind of reason there is, as `causes.Cause` has it.
+        reason: Why it was compiled again, empty if it is the first of its kind.
+        line: The script's line that is the reason, or else had it computed.
     """
     if len(_compiles) < _MOST_COMPILES:
         _compiles.append(
@@ -41,7 +51,9 @@ def note_compile(
                 "at_seconds": time.perf_counter() - _loaded,
                 "seconds": seconds,
                 "operations": operations,
+                "bytes": num_bytes,
                 "loaded": loaded,
+                "kind": kind,
                 "reason": reason,
                 "line": line,
             }

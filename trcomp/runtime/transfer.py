@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import torch
 
-from trcomp.runtime import client, storage
+from trcomp.runtime import client, interruptions, storage
 from trcomp.runtime.device import check_fork, check_index
 from trcomp.runtime.dtypes import TO_JAX, TO_TORCH
 from trcomp.runtime.ir import Value
@@ -81,7 +81,8 @@ def download(array: jax.Array) -> torch.Tensor:
 def to_host(tensor: torch.Tensor) -> torch.Tensor:
     """A copy of a device tensor on the CPU, with the same size, strides and dtype."""
     check_fork()
-    flat = download(fetch(value_of(tensor)))
+    with interruptions.noted(interruptions.READ):
+        flat = download(fetch(value_of(tensor)))
     if flat.dtype != tensor.dtype:
         flat = flat.view(tensor.dtype)
     host = torch.as_strided(flat, tensor.size(), tensor.stride(), tensor.storage_offset())

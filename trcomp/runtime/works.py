@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from datetime import timedelta
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch._C._distributed_c10d import Work
 from torch.futures import Future
 
 from trcomp.runtime.data_parallel import start_owed
+from trcomp.runtime.waiting import waiting
 
 
 def done(result: Any = None) -> Work:
@@ -24,15 +26,21 @@ class OnHost(Work):
     """What gloo does. Whoever waits for it first starts the collectives that are pending.
 
     Else a peer that waits for one of those on its device would never come to this.
+
+    Args:
+        work: What gloo does.
+        place: Of the meeting of all ranks that this is, if it is one.
     """
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: Work, place: str = "") -> None:
         super().__init__()
         self._work = work
+        self._place = place
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         start_owed()
-        return self._work.wait() if timeout is None else self._work.wait(timeout)
+        with waiting(self._place) if self._place else contextlib.nullcontext():
+            return self._work.wait() if timeout is None else self._work.wait(timeout)
 
     def is_completed(self) -> bool:
         return self._work.is_completed()

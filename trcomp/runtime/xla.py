@@ -18,11 +18,13 @@ from trcomp.runtime.device import NAME, Process, check_index
 from trcomp.runtime.distributed import local_rank, rank, world_size
 from trcomp.runtime.loader import DeviceLoader
 from trcomp.runtime.metrics import metrics, metrics_report
+from trcomp.runtime.padding import Padding
 from trcomp.runtime.rng import manual_seed
 from trcomp.runtime.sync import sync
 
 __all__ = [
     "DeviceLoader",
+    "Padding",
     "all_gather",
     "all_reduce",
     "broadcast",

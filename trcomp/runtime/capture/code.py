@@ -6,6 +6,7 @@ import sys
 import sysconfig
 import types
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 _LIBRARIES = (str(Path(__file__).parents[2]), *sysconfig.get_paths().values())
@@ -14,7 +15,11 @@ _TYPED = ("<stdin>", "<string>", "<ipython")
 
 def is_script(code: types.CodeType) -> bool:
     """Whether code is the script's own: no library's, and not generated."""
-    name = code.co_filename
+    return _is_scripts_file(code.co_filename)
+
+
+@cache
+def _is_scripts_file(name: str) -> bool:
     if name.startswith("<"):
         return name.startswith(_TYPED)
     return not name.startswith(_LIBRARIES)

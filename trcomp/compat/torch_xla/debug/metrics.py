@@ -5,6 +5,7 @@ Times are nanoseconds, as torch_xla has them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 import trcomp.runtime as rt
@@ -131,21 +132,44 @@ def _lines(metrics: Iterable[str], counted: Iterable[str]) -> list[str]:
 def _metric_lines(
     name: str, count: int, total: float, recent: list[tuple[float, float]]
 ) -> list[str]:
-    values = sorted(value for _, value in recent)
-    ranks = [f"{p:.0%}={_text(name, values[int(p * len(values))])}" for p in _PERCENTILES]
-    return [
+    lines = [
         f"Metric: {name}",
         f"  TotalSamples: {count}",
         f"  Accumulator: {_text(name, total)}",
-        f"  Percentiles: {'; '.join(ranks)}",
     ]
+    seconds = recent[-1][0] - recent[0][0]
+    if seconds > 0:
+        value = sum(value for _, value in recent)
+        lines.append(f"  ValueRate: {_text(name, value / seconds)} / second")
+        lines.append(f"  Rate: {len(recent) / seconds:g} / second")
+    values = sorted(value for _, value in recent)
+    ranks = [f"{p:.0%}={_text(name, values[int(p * len(values))])}" for p in _PERCENTILES]
+    return [*lines, f"  Percentiles: {'; '.join(ranks)}"]
 
 
 def _text(name: str, value: float) -> str:
     """A value with its unit."""
     if name.endswith("Time"):
-        return f"{value / 1e6:.3f}ms"
-    return f"{value / 1024:.2f}KB" if name.endswith("Data") else f"{value:.2f}"
+        return _time(value)
+    if not name.endswith("Data"):
+        return f"{value:.2f}"
+    power = min(int(math.log(value, 1024)), len(_SIZES) - 1) if value >= 1 else 0
+    return f"{value / 1024**power:.2f}{_SIZES[power]}"
+
+
+_SIZES = ("B", "KB", "MB", "GB", "TB", "PB")
+_UNITS = (("d", 86400e9), ("h", 3600e9), ("m", 60e9), ("s", 1e9), ("ms", 1e6))
+
+
+def _time(nanoseconds: float) -> str:
+    """A time as torch_xla writes it, from its largest unit on: `02s034ms123.456us`."""
+    text = ""
+    for unit, size in _UNITS:
+        count = int(nanoseconds // size)
+        nanoseconds -= count * size
+        if count or text:
+            text += f"{count:0{3 if unit == 'ms' else 2}d}{unit}"
+    return f"{text}{nanoseconds / 1e3:07.3f}us"
 
 
 def _fallback_name(op: str) -> str:

@@ -25,6 +25,7 @@ class MpDeviceLoader(rt.DeviceLoader):
         device: This rank's device.
         device_prefetch_size: Batches moved ahead; None reads trcomp's flag.
         batches_per_execution: Batches between step marks.
+        pad: Makes batches few shapes, as `trcomp.runtime.DeviceLoader` has it; `uneven` likewise.
         kwargs: torch_xla's other words (`loader_prefetch_size`, `batchdim`, ...): accepted, since
             the loader has one queue and one thread.
     """
@@ -35,9 +36,11 @@ class MpDeviceLoader(rt.DeviceLoader):
         device: torch.device | str | None = None,
         device_prefetch_size: int | None = None,
         batches_per_execution: int = 1,
+        pad: rt.Padding | None = None,
+        uneven: str = "error",
         **kwargs: Any,
     ) -> None:
-        super().__init__(loader, device, device_prefetch_size, batches_per_execution)
+        super().__init__(loader, device, device_prefetch_size, batches_per_execution, pad, uneven)
 
 
 PerDeviceLoader = MpDeviceLoader

@@ -1,0 +1,155 @@
+"""What ranks have begun to do with each other, and where two of them differ.
+
+Each group of ranks numbers its collectives, however ranks cut them into graphs: number 7 must be
+the same for all of the group. A rank keeps the last of them, and tells others as a short record.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import zip_longest
+from typing import Any, NamedTuple
+
+_KEPT = 16
+"""Collectives of each group that are remembered."""
+_SHOWN_CHARS = 160
+
+Row = tuple[str, str]
+"""An operation as text, and where in the script it was recorded (`train.py:31`)."""
+
+
+class Begun(NamedTuple):
+    """A collective that a rank has begun.
+
+    Attributes:
+        group: The ranks, as text: "0,1".
+        number: Among the group's, from 1.
+        digest: Of this and all of the group's before it.
+        line: Of the script.
+        text: What is done; other ranks are told it when they ask.
+    """
+
+    group: str
+    number: int
+    digest: str
+    line: str
+    text: str = ""
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Of the group."""
+        return tuple(map(int, self.group.split(",")))
+
+
+@dataclass
+class Record:
+    """What one rank tells the others.
+
+    Attributes:
+        counts: How many collectives of each group it has begun.
+        last: The last of them.
+        place: Of a meeting of all ranks that it has come to, with all of its collectives done.
+        ended: Whether its script is done, and its collectives are.
+        line: Of the script, where it is.
+    """
+
+    counts: dict[str, int] = field(default_factory=dict)
+    last: list[Begun] = field(default_factory=list)
+    place: str = ""
+    ended: bool = False
+    line: str = ""
+
+    def to_json(self) -> str:
+        """As text for another rank."""
+        last = [begun._replace(text="") for begun in self.last]
+        return json.dumps(asdict(self) | {"last": last})
+
+    @classmethod
+    def from_json(cls, text: str) -> Record:
+        """What another rank has told."""
+        found = json.loads(text)
+        return cls(**found | {"last": [Begun(*begun) for begun in found["last"]]})
+
+
+class Ledger:
+    """The collectives that this rank has begun."""
+
+    def __init__(self) -> None:
+        self.counts: dict[str, int] = {}
+        self._last: dict[str, deque[Begun]] = {}
+
+    def begin(self, group: Sequence[int], text: str, line: str) -> Begun:
+        """Enter a collective."""
+        name = ",".join(map(str, group))
+        last = self._last.setdefault(name, deque(maxlen=_KEPT))
+        before = last[-1].digest if last else ""
+        digest = hashlib.sha256(f"{before} {text}".encode()).hexdigest()[:12]
+        begun = Begun(name, self.counts.get(name, 0) + 1, digest, line, text)
+        self.counts[name] = begun.number
+        last.append(begun)
+        return begun
+
+    def found(self, group: str, number: int) -> Begun | None:
+        """A collective by its number, if it is one of the last."""
+        return next((begun for begun in self._last.get(group, ()) if begun.number == number), None)
+
+    def last(self) -> list[Begun]:
+        """The last of each group."""
+        return [begun for group in self._last.values() for begun in tuple(group)]
+
+    def record(self, *, place: str = "", ended: bool = False, line: str = "") -> Record:
+        """What to tell others."""
+        return Record(dict(self.counts), self.last(), place, ended, line)
+
+
+ledger = Ledger()
+"""This process's."""
+
+
+def difference(ours: Iterable[Begun], theirs: Iterable[Begun]) -> tuple[Begun, Begun] | None:
+    """The first collective that two ranks mean differently, as each has it; None if none."""
+    others = {(begun.group, begun.number): begun for begun in theirs}
+    for begun in ours:
+        other = others.get((begun.group, begun.number))
+        if other is not None and other.digest != begun.digest:
+            return begun, other
+    return None
+
+
+def awaited_in_vain(ours: Record, peer: int, theirs: Record) -> Begun | None:
+    """This rank's first collective that a peer can never begin.
+
+    Args:
+        ours: Of a rank that waits for its device.
+        peer: A rank that has ended, or is at a meeting that this rank has not come to.
+        theirs: Its record.
+    """
+    for begun in ours.last:
+        if peer in begun.ranks and begun.number > theirs.counts.get(begun.group, 0):
+            return begun
+    return None
+
+
+def first_difference(ours: Iterable[Row], theirs: Iterable[Row]) -> tuple[int, Row, Row] | None:
+    """Where two ranks' operations begin to differ: the position from 1, and each rank's operation.
+
+    An operation that one has and the other has not is none to the other: ("nothing more", "").
+    """
+    missing: Row = ("nothing more", "")
+    pairs: Iterator[tuple[Any, Any]] = zip_longest(ours, theirs, fillvalue=missing)
+    for position, (own, other) in enumerate(pairs, start=1):
+        if own[0] != other[0]:
+            return position, own, other
+    return None
+
+
+def shown(row: Row) -> str:
+    """An operation and its line for a reader."""
+    text, line = row
+    if len(text) > _SHOWN_CHARS:
+        text = f"{text[: _SHOWN_CHARS - 44]} … {text[-40:]}"
+    return f"{text} at {line}" if line else text
