@@ -79,6 +79,7 @@ fuzz: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks
 	$(BIN)/python -m benchmarks.page
+	$(BIN)/python -m benchmarks.scale_page
 
 # What benchmarks compare with, each in an environment of its own; torch's plain wheel brings CUDA's
 # libraries along, 7 GB. One that cannot be installed is left out of the benchmarks.

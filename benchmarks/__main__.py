@@ -21,6 +21,7 @@ from trcomp import flags
 NAMES = (
     *("training_step", "recording", "compiled", "step"),
     *("warm_start", "loader", "scaling", "launch_overhead", "log_follow"),
+    "simulation",
 )
 RESULTS = Path(__file__).parent / "results"
 _LIMITED = Path(__file__).parents[1] / "build" / "benchmarks"
