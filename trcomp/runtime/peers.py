@@ -30,13 +30,13 @@ from trcomp.runtime.in_flight import has_finished
 from trcomp.runtime.reductions import own_group
 from trcomp.runtime.waiting import Wait, has_come, waiting, watch
 
-_BLAME_SECONDS = 4
+_BLAME_SECONDS = 5
 _BROKEN_CONNECTION = re.compile(
     r"[Cc]onnection (closed|reset) by peer|Broken pipe|remote process exited"
 )
 """In the words of gloo, of the kernel and of NCCL."""
 _COMPARED = 20
-_PATIENCE_SECONDS = 4
+_PATIENCE_SECONDS = 8
 """With the blame after it less than a heartbeat may be late: that would abort this rank."""
 _ANSWER_SECONDS = 5
 """How long a rank that differs waits for what the other has recorded."""
