@@ -364,8 +364,8 @@ def test_two_fits_of_one_estimator_are_two_jobs_at_once(
 def test_checkpoints_are_found_again_by_the_next_job(workplace: Path) -> None:
     script = """
         import os, pathlib
-        root = pathlib.Path(os.environ["SAGEMAKER_BASE_DIR"])
-        file = root / "checkpoints" / f"step-{os.environ['RANK']}"
+        from trcomp import flags
+        file = pathlib.Path(flags.CHECKPOINT_DIR.get(), f"step-{os.environ['RANK']}")
         count = int(file.read_text()) if file.exists() else 0
         file.write_text(str(count + 1))
     """

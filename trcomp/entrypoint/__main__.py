@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 
 from trcomp import contract as contracts
-from trcomp import flags
+from trcomp import flags, progress
 from trcomp.contract import Contract, Paths
 from trcomp.entrypoint import code, failure, requirements
 from trcomp.entrypoint.discovery import discovered, num_cpus, wait_for_names
@@ -102,7 +102,8 @@ class _Run:
         while True:
             watchdog = Watchdog(site.attempt_dir, seconds, site.paths.code) if seconds > 0 else None
             started = partial(_mark_started, site)
-            outcome = self._run(site, workers, signals, started, watchdog=watchdog)
+            failing = partial(progress.note_failure, site.attempt_dir)
+            outcome = self._run(site, workers, signals, started, failing, watchdog)
             failed = failure.blamed(outcome, site.contract.current_host)
             if failed is None or outcome.signal is not None or site.attempt >= restarts:
                 return self._ended(site, outcome, "The script")
@@ -157,6 +158,7 @@ class _Run:
         workers: Sequence[Worker],
         signals: Signals,
         on_started: Callable[[], object] = lambda: None,
+        on_failure: Callable[[], object] = lambda: None,
         watchdog: Watchdog | None = None,
     ) -> Outcome:
         return supervise(
@@ -165,6 +167,7 @@ class _Run:
             signals=signals,
             grace_seconds=flags.GRACE_SECONDS.get(site.environ),
             on_started=on_started,
+            on_failure=on_failure,
             watchdog=watchdog,
         )
 

@@ -102,6 +102,7 @@ def supervise(
     signals: Signals,
     grace_seconds: float,
     on_started: Callable[[], object] = lambda: None,
+    on_failure: Callable[[], object] = lambda: None,
     watchdog: Watchdog | None = None,
 ) -> Outcome:
     """Run workers to their end. When this returns, no process that they started is left.
@@ -112,9 +113,10 @@ def supervise(
         signals: Entered already; its stop signals are forwarded, a second one kills.
         grace_seconds: Between telling workers to stop and killing them.
         on_started: Called once all of them run.
+        on_failure: Called before the rest is told to stop since one has failed.
         watchdog: Says when one of them hangs; the rest is then told to stop.
     """
-    supervision = _Supervision(console, signals, grace_seconds, watchdog)
+    supervision = _Supervision(console, signals, grace_seconds, on_failure, watchdog)
     try:
         for worker in workers:
             supervision.start(worker)
@@ -131,11 +133,13 @@ class _Supervision:
         console: Console,
         signals: Signals,
         grace_seconds: float,
+        on_failure: Callable[[], object],
         watchdog: Watchdog | None,
     ) -> None:
         self._console = console
         self._signals = signals
         self._grace_seconds = grace_seconds
+        self._on_failure = on_failure
         self._watchdog = watchdog
         self._stall: Stall | None = None
         self._running: dict[int, _Running] = {}
@@ -213,6 +217,8 @@ class _Supervision:
         if self._deadline is None and (received or failed):
             if received:
                 self._signal, self._signal_time = received[0], time.time()
+            else:
+                self._on_failure()
             self._deadline = time.monotonic() + self._grace_seconds
             self._send(self._signal or signal.SIGTERM)
         elif len(received) > 1:

@@ -30,6 +30,7 @@ def main() -> None:
     rank = identity(os.environ).rank if has_identity(os.environ) else None
     try:
         run_as_main(script)
+        _finish_checkpoints()
     except SystemExit as error:
         if error.code not in (None, 0):
             _report(error.with_traceback(_below(error)), rank)
@@ -56,6 +57,13 @@ def run_as_main(script: Path) -> None:
     vars(module).update(__file__=str(script), __builtins__=builtins, __cached__=None)
     sys.modules["__main__"] = module
     exec(compile(script.read_bytes(), str(script), "exec", dont_inherit=True), vars(module))
+
+
+def _finish_checkpoints() -> None:
+    """A last checkpoint that cannot be written is the script's failure."""
+    module = sys.modules.get("trcomp.checkpoint.checkpointer")
+    if module is not None:
+        module.finish_all()
 
 
 def _has_process_group() -> bool:
