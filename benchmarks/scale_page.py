@@ -31,9 +31,11 @@ variable, and Linux takes 131,071 bytes of one: a job may have some 2,000 hosts.
 ## What ranks say to each other
 
 Over the coordinator, JAX's key-value store on rank 0's host; here a store in memory, and each rank
-is a thread. *Meeting*: the check that all are of one job, and a rendezvous. *Leaving*: waiting for
-all at the end. Rank 0 hears all others and they hear rank 0, so all of it grows with the ranks,
-not with their square. Bytes are those of keys and values.
+is a thread. *Meeting*: the check that all are of one job, and a rendezvous. *Comparing*: the first
+20 collectives, in the first step. *Leaving*: waiting for all at the end. Rank 0 hears all others
+and they hear rank 0, so all of it grows with the ranks, not with their square. Bytes are those of
+keys and values. Comparing is the most: once, before the first step runs, {burst} MB in all with
+what {most} ranks' requests cost beside. Later steps whose graph is known say nothing.
 
 {words}
 
@@ -72,10 +74,16 @@ def page(found: dict[str, Any]) -> str:
         total=round(service["bytes_per_second_and_rank"] * most / 1000),
         most=f"{most:,}",
         request=service["bytes_per_request"],
+        burst=round(_with_requests(jobs[-1]["words"]["comparing"], service) / 1e6),
         heartbeat=service["heartbeat_timeout_seconds"],
         every=service["heartbeat_timeout_seconds"] // 2,
         death=_death(jobs),
     )
+
+
+def _with_requests(said: dict[str, int], service: dict[str, int]) -> int:
+    """Bytes through the coordinator, with those that each request costs beside its own."""
+    return said["bytes"] + said["requests"] * service["bytes_per_request"]
 
 
 def _bookkeeping(jobs: list[dict[str, Any]]) -> str:
@@ -98,7 +106,7 @@ def _words(jobs: list[dict[str, Any]]) -> str:
         found = job["words"][occasion]
         return f"{found['requests']:,} requests, {found['bytes'] / 1e6:,.2f} MB"
 
-    occasions = ("meeting", "leaving")
+    occasions = ("meeting", "comparing", "leaving")
     rows = [(f"{job['hosts'] * RANKS:,}", *(said(job, each) for each in occasions)) for job in jobs]
     return table(["ranks", *occasions], rows)
 

@@ -18,7 +18,7 @@ import jax
 from jax._src.distributed import global_state
 
 from trcomp.env.variables import Identity
-from trcomp.runtime import distributed, own_rank
+from trcomp.runtime import agreement, distributed, own_rank
 
 _STACK_BYTES = 1 << 18
 _DEADLINE_SECONDS = 600.0
@@ -121,6 +121,7 @@ class _Own(threading.local):
 
     def __init__(self) -> None:
         self.visits: Counter[str] = Counter()
+        self.ledger = agreement.Ledger()
 
 
 class _TheRanksOwn:
@@ -141,10 +142,13 @@ class _TheRanksOwn:
 
 @contextmanager
 def _ranks_are_threads(store: Store, own: _Own) -> Iterator[None]:
+    ledger = _TheRanksOwn(lambda: own.ledger)
     with (
         mock.patch.object(own_rank, "identity", lambda: own.identity),
         mock.patch.object(global_state, "client", store),
         mock.patch.object(distributed, "_visits", _TheRanksOwn(lambda: own.visits)),
+        mock.patch.object(distributed, "ledger", ledger),
+        mock.patch.object(agreement, "ledger", ledger),
     ):
         yield
 

@@ -34,6 +34,8 @@ from trcomp.entrypoint.workers import Site, plan_workers
 HOSTS = (10, 100, 1000)
 RANKS = 8
 """Of each host."""
+_COLLECTIVES = 20
+"""Of a job's first step, which the ranks compare."""
 _SERVED = 8
 """Clients of the real service: what one of them costs does not depend on how many there are."""
 _kept: list[Any] = []
@@ -89,12 +91,22 @@ def _leave(store: Any) -> None:
     distributed._await_peers(store)
 
 
+def _compare(store: Any) -> None:
+    from trcomp.runtime import peers
+
+    alike = [
+        (f"all_reduce sum float32[{size}]", None, "train.py:1") for size in range(_COLLECTIVES)
+    ]
+    peers.check_alike(alike, is_new=True)
+
+
 def words(num_hosts: int) -> dict[str, Any]:
     """What the ranks say to each other through the coordinator, by occasion."""
     from benchmarks import simulated
 
     occasions: dict[str, Callable[[Any], None]] = {
         "meeting": _meet,
+        "comparing": _compare,
         "leaving": _leave,
     }
     found = {}

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from trcomp.runtime.agreement import (
     Begun,
     Ledger,
@@ -9,6 +12,8 @@ from trcomp.runtime.agreement import (
     awaited_in_vain,
     difference,
     first_difference,
+    group_name,
+    ranks_of,
     shown,
 )
 
@@ -74,3 +79,14 @@ def test_a_long_operation_is_shortened_for_a_reader() -> None:
 
 def test_a_collective_knows_its_ranks() -> None:
     assert Begun("2,3", 1, "d", "").ranks == (2, 3)
+
+
+@given(st.lists(st.integers(0, 40), unique=True, min_size=1) | st.sampled_from([range(8000)]))
+def test_a_group_has_a_name_that_says_its_ranks(ranks: list[int] | range) -> None:
+    assert ranks_of(group_name(tuple(ranks))) == tuple(ranks)
+
+
+def test_many_ranks_have_a_short_name() -> None:
+    assert group_name((0, 1)) == "0,1"
+    assert group_name(tuple(range(8000))) == "0-7999"
+    assert group_name(tuple(range(3, 8000, 8))) == "3-7995/8"

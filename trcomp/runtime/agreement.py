@@ -11,6 +11,7 @@ import json
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import lru_cache
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
@@ -22,11 +23,42 @@ Row = tuple[str, str]
 """An operation as text, and where in the script it was recorded (`train.py:31`)."""
 
 
+_RUN = 5
+"""So many ranks at equal distances are told by the first and the last."""
+
+
+@lru_cache(maxsize=256)
+def group_name(ranks: tuple[int, ...]) -> str:
+    """A group as text that is short for thousands of ranks too: "0,1", "0-7999", "3-7995/8"."""
+    parts, rest = [], list(ranks)
+    while rest:
+        step, count = (rest[1] - rest[0] if len(rest) > 1 else 1), 1
+        while count < len(rest) and step > 0 and rest[count] - rest[count - 1] == step:
+            count += 1
+        if count < _RUN:
+            parts.append(str(rest.pop(0)))
+            continue
+        parts.append(f"{rest[0]}-{rest[count - 1]}" + (f"/{step}" if step > 1 else ""))
+        del rest[:count]
+    return ",".join(parts)
+
+
+@lru_cache(maxsize=256)
+def ranks_of(name: str) -> tuple[int, ...]:
+    """The ranks that `group_name` was given."""
+    ranks: list[int] = []
+    for part in name.split(","):
+        ends, _, step = part.partition("/")
+        first, _, last = ends.partition("-")
+        ranks += range(int(first), int(last or first) + 1, int(step or 1))
+    return tuple(ranks)
+
+
 class Begun(NamedTuple):
     """A collective that a rank has begun.
 
     Attributes:
-        group: The ranks, as text: "0,1".
+        group: The ranks, as text: "0,1", or "0-7" where they are many.
         number: Among the group's, from 1.
         digest: Of this and all of the group's before it.
         line: Of the script.
@@ -42,7 +74,7 @@ class Begun(NamedTuple):
     @property
     def ranks(self) -> tuple[int, ...]:
         """Of the group."""
-        return tuple(map(int, self.group.split(",")))
+        return ranks_of(self.group)
 
 
 @dataclass
@@ -84,7 +116,7 @@ class Ledger:
 
     def begin(self, group: Sequence[int], text: str, line: str) -> Begun:
         """Enter a collective."""
-        name = ",".join(map(str, group))
+        name = group_name(tuple(group))
         last = self._last.setdefault(name, deque(maxlen=_KEPT))
         before = last[-1].digest if last else ""
         digest = hashlib.sha256(f"{before} {text}".encode()).hexdigest()[:12]
