@@ -11,13 +11,14 @@ from trcomp import advice, doctor
 from trcomp.doctor.findings import Asked, Finding
 from trcomp.errors import BackendUnavailableError, Problem, SpecError
 from trcomp.job import Job
+from trcomp.job_argument import handles
 from trcomp.json_output import json_option, print_json
 
 _COLORS = {"ok": "green", "warning": "yellow", "problem": "red"}
 
 
 @click.command(name="doctor")
-@click.argument("job", required=False)
+@click.argument("job", required=False, shell_complete=handles)
 @click.option("--gpu", is_flag=True, help="This machine is to train on GPUs: what lacks for it.")
 @click.option(
     "--online", is_flag=True, help="Also call AWS: whose credentials these are, the clock."
