@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import UserDict
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -543,6 +544,30 @@ def test_a_batch_in_a_user_dictionary(capsys: pytest.CaptureFixture[str]) -> Non
     assert after["replays"] - before["replays"] == 4
     train_step(Batch({"inputs": torch.ones(4).to("xla"), "labels": labels}, "here"), 2.0)
     assert "batch['inputs'] was float32[3] and is float32[4]" in capsys.readouterr().err
+
+
+@dataclass
+class Loss:
+    value: torch.Tensor
+
+
+def test_generated_code_is_not_the_scripts(capsys: pytest.CaptureFixture[str]) -> None:
+    model = mlp().to("xla")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    @trcomp.step
+    def step(inputs: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = Loss(model(inputs).square().mean())
+        loss.value.backward()
+        rt.optimizer_step(optimizer)
+        return loss.value
+
+    before = rt.metrics()["captures"]
+    for _ in range(4):
+        step(torch.ones(4, 6).to("xla"))
+    assert rt.metrics()["captures"] == before + 1
+    assert "not captured" not in capsys.readouterr().err
 
 
 def test_further_forms_than_allowed_are_recorded(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,9 @@ from functools import cache
 from pathlib import Path
 
 _LIBRARIES = (str(Path(__file__).parents[2]), *sysconfig.get_paths().values())
-_TYPED = ("<stdin>", "<string>", "<ipython")
+_TYPED = ("<stdin>", "<ipython")
+_GIVEN = "<string>"
+"""What `python -c` runs is called so, and what dataclasses and named tuples generate."""
 
 
 def is_script(code: types.CodeType) -> bool:
@@ -21,7 +23,8 @@ def is_script(code: types.CodeType) -> bool:
 @cache
 def _is_scripts_file(name: str) -> bool:
     if name.startswith("<"):
-        return name.startswith(_TYPED)
+        given = name == _GIVEN and not hasattr(sys.modules["__main__"], "__file__")
+        return given or name.startswith(_TYPED)
     return not name.startswith(_LIBRARIES)
 
 
