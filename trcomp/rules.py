@@ -154,6 +154,15 @@ def checked(value: T, problems: Iterable[Problem]) -> T:
     return value
 
 
+def encodable_problems(values: Mapping[str, Any]) -> Iterator[Problem]:
+    """Words of lists and dicts whose text, keys too, must be of a kind that travels."""
+    for name, value in values.items():
+        try:
+            json.dumps(value, ensure_ascii=False, default=str).encode()
+        except UnicodeEncodeError:
+            yield Problem(name, value, "the text has a lone surrogate, which is no Unicode.")
+
+
 def text_problems(field: str, text: str) -> list[Problem]:
     """Text must reach files, arguments and variables."""
     wrong = _wrong_text(text)

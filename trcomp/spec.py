@@ -220,6 +220,11 @@ class JobSpec(BaseModel):
             problems.append(Problem(f"environment[{name!r}]", found[name], allowed))
         return checked(found | wanted, problems)
 
+    @field_validator("managed")
+    @classmethod
+    def _managed(cls, value: ManagedWords) -> ManagedWords:
+        return checked(value, rules.encodable_problems(value))
+
     @field_validator("instance_type")
     @classmethod
     def _instance_type(cls, value: str) -> str:

@@ -34,6 +34,12 @@ def test_more_hosts_than_a_job_could_have_are_told(tmp_path: Path) -> None:
     assert main(["env", "--devices", "9" * 30]) == 64
 
 
+def test_a_word_whose_keys_no_file_can_hold_is_told() -> None:
+    tags = [{"Key": "a", "Value": "b", "\ud800": "c"}]
+    with pytest.raises(SpecError, match=r"tags: got .* lone surrogate"):
+        JobSpec.of(job_name="a", entry_point="train.py", tags=tags)
+
+
 @pytest.mark.parametrize("name", ["../x", "/etc", "x" * 300, "a\0b"])
 def test_what_names_no_job_leads_nowhere(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["status", name]) == 64
