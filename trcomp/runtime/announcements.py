@@ -12,7 +12,7 @@ from trcomp.runtime.metrics import counters
 
 _TOLD_FROM = 50
 """Operations from which a compile takes long enough to be announced."""
-_EXPLAINED_FROM = 20
+_EXPLAINED_FROM = 10
 """Operations from which a compile in the middle of training is."""
 _WARM_STEPS = 3
 _TELLINGS = 3
