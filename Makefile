@@ -35,12 +35,16 @@ check: $(STAMP)
 TOGETHER ?= tests/runtime tests/unit
 
 test: check
-	$(BIN)/pytest -m "not long" -n 2 --dist loadfile --no-loadscope-reorder $(TOGETHER)
-	$(BIN)/pytest -m "not long" $(TOGETHER:%=--ignore=%)
+	$(BIN)/pytest -m "not long and not faults" -n 2 --dist loadfile --no-loadscope-reorder $(TOGETHER)
+	$(BIN)/pytest -m "not long and not faults" $(TOGETHER:%=--ignore=%)
 
 # More models against the CPU: minutes apiece.
 long: $(STAMP)
 	$(BIN)/pytest -m long
+
+# Every fault that a job is meant to survive or to explain, then the page about them.
+faults: $(STAMP)
+	$(BIN)/pytest tests/e2e/test_faults.py
 
 quick: $(STAMP)
 	$(BIN)/pytest -m "not slow and not long and not e2e and not docker"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import tarfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -128,12 +129,19 @@ def failure_from(text: str, exit_code: int, host: str | None) -> Failure:
     where, _, after = rest.partition("\n")
     match = _WHERE.fullmatch(where)
     return Failure(
-        message=head or f"The entrypoint of {host or 'a host'} ended with exit code {exit_code}.",
+        message=head or f"The entrypoint of {host or 'a host'} {_ending(exit_code)}.",
         exit_code=int(match[3]) if match else exit_code,
         host=match[2] if match else host,
         rank=int(match[1]) if match and match[1] else None,
         traceback=(after if match else rest).strip("\n"),
     )
+
+
+def _ending(exit_code: int) -> str:
+    number = exit_code - 128
+    if number in set(signal.Signals):
+        return f"was killed by {signal.Signals(number).name}"
+    return f"ended with exit code {exit_code}"
 
 
 def last_lines(log: Path) -> tuple[str, ...]:

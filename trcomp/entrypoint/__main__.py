@@ -55,6 +55,8 @@ def main() -> int:
             text = traceback.format_exc()
             run.fail(f"{type(error).__name__}: {error}\n{text}", f"A defect of trcomp:\n{text}")
             return InternalError.exit_code
+        finally:
+            failure.release(paths.failure)
 
 
 class _Run:
@@ -78,6 +80,7 @@ class _Run:
             code.unpack(contract, self._paths, site.scratch)
             workers = plan_workers(site)
             _make_directories(site)
+            failure.reserve(site.paths.failure)
             _write_environment(site, workers)
             stopped = partial(bool, signals.received)
             wait_for_names(site.topology, site.host_index, signals.wait, stopped)

@@ -35,6 +35,7 @@ def discovered(
     Raises:
         SpecError: The job asks for devices or groups that cannot be.
         MissingExtraError: There are GPUs, and nothing that lets JAX use them.
+        BackendUnavailableError: There are none, and the environment admits no CPU.
     """
     types = sorted({group.instance_type for group in contract.rank_groups})
     if len(types) > 1:
@@ -43,8 +44,16 @@ def discovered(
     found = gpus.found(environ) if gpu_ids is None else gpu_ids
     kind, count = devices(environ, found)
     ranked = contract.current_host in contract.rank_hosts
-    if kind == "gpu" and contract.settings.compiler_enabled and ranked:
-        _require_plugin()
+    if contract.settings.compiler_enabled and ranked:
+        if kind == "gpu":
+            _require_plugin()
+        elif _needs_gpu(environ):
+            raise BackendUnavailableError(
+                f"No GPU was found, and JAX_PLATFORMS={environ['JAX_PLATFORMS']} admits nothing "
+                "else.",
+                "`trcomp doctor` says what keeps a GPU from being found; leave the variable out to "
+                "train on the CPU.",
+            )
     addresses = _addresses(environ)
     interface = "lo" if _on_loopback(addresses.values()) else contract.network_interface_name
     known = Path("/sys/class/net", interface).exists()
@@ -144,8 +153,17 @@ def _unresolved(addresses: Sequence[str]) -> list[str]:
     return missing
 
 
+def _platforms(environ: Mapping[str, str]) -> set[str]:
+    return {part.strip() for part in environ.get("JAX_PLATFORMS", "").split(",") if part}
+
+
+def _needs_gpu(environ: Mapping[str, str]) -> bool:
+    platforms = _platforms(environ)
+    return bool(platforms) and platforms <= {"cuda", "gpu"}
+
+
 def _wants_cpu(environ: Mapping[str, str]) -> bool:
-    platforms = {part.strip() for part in environ.get("JAX_PLATFORMS", "").split(",") if part}
+    platforms = _platforms(environ)
     if platforms:
         return not platforms & {"cuda", "gpu"}
     return environ.get("PJRT_DEVICE") == "CPU"

@@ -15,6 +15,7 @@ from trcomp.error_file import ErrorReport
 _FIRST_LINE_CHARS = 800
 """SageMaker shows the file's first 1,024 characters: rank and host still fit after this."""
 _TAIL_LINES = 20
+_RESERVE_BYTES = 64 << 10
 _STALLED = 124
 """The exit code of a job whose ranks hang: timeout(1)'s."""
 
@@ -95,6 +96,23 @@ def blamed(outcome: Outcome, host: str, what: str = "The script") -> Failure | N
     return _of(ended, report, host, what, time)
 
 
+def reserve(path: Path) -> None:
+    """Keep room on the disk for output/failure: a job that fills it must be able to say so."""
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _reserve(path).write_bytes(bytes(_RESERVE_BYTES))
+
+
+def release(path: Path) -> None:
+    """Give that room back."""
+    with contextlib.suppress(OSError):
+        _reserve(path).unlink(missing_ok=True)
+
+
+def _reserve(path: Path) -> Path:
+    return path.with_name(f".{path.name}.reserve")
+
+
 def write(path: Path, text: str, time: float | None = None) -> None:
     """Write output/failure, unless the script has written its own.
 
@@ -103,6 +121,7 @@ def write(path: Path, text: str, time: float | None = None) -> None:
         text: Its contents.
         time: The file's time, by which the earliest of several hosts' failures is found; None: now.
     """
+    release(path)
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         if not path.exists() or not path.stat().st_size:

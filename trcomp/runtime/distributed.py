@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import errno
 import os
 import socket
 import sys
@@ -76,6 +77,9 @@ def join(store: Store | None = None) -> None:
     # Its SIGTERM handler would keep a stopped worker alive.
     jax.config.update("jax_enable_preemption_service", False)
     _keep_gloo_on_the_jobs_interface()
+    bind_address = interfaces.bind_address(coordinator, os.environ)
+    if identity.rank == 0:
+        _check_free(bind_address or coordinator)
     try:
         jax.distributed.initialize(
             coordinator,
@@ -83,7 +87,7 @@ def join(store: Store | None = None) -> None:
             identity.rank,
             _own_gpu(identity),
             cluster_detection_method="deactivate",
-            coordinator_bind_address=interfaces.bind_address(coordinator, os.environ),
+            coordinator_bind_address=bind_address,
             initialization_timeout=_JOIN_SECONDS,
             heartbeat_timeout_seconds=_HEARTBEAT_SECONDS,
             shutdown_timeout_seconds=_LEAVE_SECONDS,
@@ -98,6 +102,22 @@ def join(store: Store | None = None) -> None:
     own_rank.keep()
     for begin in when_joined:
         begin()
+
+
+def _check_free(place: str) -> None:
+    """The service that cannot listen ends the process without a word."""
+    host, _, port = place.rpartition(":")
+    address = host.strip("[]")
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    try:
+        socket.create_server((address, int(port)), family=family).close()
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            return  # A name of rank 0's host that only others can reach; JAX may do better.
+        raise DeviceError(
+            f"Rank 0 cannot serve the others at {place}: another process listens there.",
+            "`ss -ltnp` shows which one; a process of an earlier job may have been left.",
+        ) from error
 
 
 when_joined: list[Callable[[], None]] = []
