@@ -27,6 +27,7 @@ class ErrorReport:
         host: The host's name in the job.
         exception: The exception line of the traceback, such as ``ValueError: bad``.
         traceback: The whole traceback as Python prints it.
+        exit_code: With which it ends by itself.
     """
 
     time: float
@@ -34,6 +35,7 @@ class ErrorReport:
     host: str
     exception: str
     traceback: str
+    exit_code: int
 
 
 def write(
@@ -57,7 +59,8 @@ def write(
     exception = "".join(traceback.format_exception_only(error)).strip()
     if isinstance(error, SyntaxError):
         exception = f"{type(error).__name__}: {error}"
-    report = ErrorReport(time.time(), rank, host, exception, "".join(lines))
+    code = error.code & 0xFF if isinstance(error, SystemExit) and type(error.code) is int else 1
+    report = ErrorReport(time.time(), rank, host, exception, "".join(lines), code)
     draft = path.with_name(f"{path.name}.{os.getpid()}")
     with contextlib.suppress(OSError):
         draft.write_text(json.dumps(asdict(report)))

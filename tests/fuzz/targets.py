@@ -268,7 +268,14 @@ def job_record(draw: Draw, directory: Path) -> None:
 
 
 _PROGRESS = {"rank": 0, "pid": 2**22 + 1, "steps": 3, "since": 1.0, "collectives": 2}
-_ERROR = {"time": 1.0, "rank": 0, "host": "algo-1", "exception": "E: x", "traceback": "Traceback"}
+_ERROR = {
+    "time": 1.0,
+    "rank": 0,
+    "host": "algo-1",
+    "exception": "E: x",
+    "traceback": "Traceback",
+    "exit_code": 1,
+}
 _FAILURE = b"ValueError: x\nrank 1 on host algo-1, exit code 3\n\nTraceback"
 
 

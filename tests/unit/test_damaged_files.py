@@ -134,7 +134,14 @@ def test_a_rank_whose_progress_is_damaged_is_not_looked_after(
 def test_a_worker_whose_error_is_damaged_is_blamed_by_its_end(
     tmp_path: Path, changed: dict[str, Any]
 ) -> None:
-    error = {"time": 1.0, "rank": 0, "host": "algo-1", "exception": "E", "traceback": ""} | changed
+    error = {
+        "time": 1.0,
+        "rank": 0,
+        "host": "algo-1",
+        "exception": "E",
+        "traceback": "",
+        "exit_code": 1,
+    } | changed
     (tmp_path / "error.json").write_text(json.dumps(error))
     worker = Worker(0, ("x",), {}, tmp_path, error_file=tmp_path / "error.json")
     failed = blamed(Outcome((Exit(worker, 3, 5.0, False, b""),)), "algo-1")

@@ -27,12 +27,17 @@ class Ends:
         *,
         told: bool = False,
         error_at: float | None = None,
+        code: int = 1,
         tail: bytes = b"",
     ) -> Exit:
         path = self.directory / f"rank-{rank}.json"
         if error_at is not None:
             report = {"time": error_at, "rank": rank, "host": "algo-1"}
-            report |= {"exception": f"ValueError: {rank}", "traceback": "Traceback: ..."}
+            report |= {
+                "exception": f"ValueError: {rank}",
+                "traceback": "Traceback: ...",
+                "exit_code": code,
+            }
             path.write_text(json.dumps(report))
         worker = Worker(rank, ("x",), {}, self.directory, error_file=path)
         return Exit(worker, returncode, at, told, tail)
@@ -60,6 +65,13 @@ def test_a_peer_that_dies_of_anothers_error_is_not_blamed(end: Ends) -> None:
     assert failure is not None
     # It had raised before it was told to stop: the signal is not its exit code.
     assert (failure.rank, failure.exit_code) == (1, 1)
+
+
+def test_who_exits_keeps_the_code_though_it_was_told_to_stop_meanwhile(end: Ends) -> None:
+    exits = (end(0, 143, at=5, error_at=4, code=143), end(1, -15, 9, told=True, error_at=3, code=3))
+    failure = blamed(Outcome(exits), "algo-1")
+    assert failure is not None
+    assert (failure.rank, failure.exit_code) == (1, 3)
 
 
 def test_who_was_told_to_stop_is_not_blamed(end: Ends) -> None:

@@ -136,7 +136,7 @@ def _of(ended: Exit, report: ErrorReport | None, host: str, what: str, time: flo
         how = f"{what} {_ending(ended.returncode)}"
         return Failure(how, ended.worker.rank, host, code, _last_lines(ended.tail), time)
     if ended.told_to_stop and ended.returncode < 0:
-        code = 1  # It had raised; our signal only came before its own end.
+        code = report.exit_code  # It had raised; our signal only came before its own end.
     rank = ended.worker.rank if report.rank is None else report.rank
     return Failure(report.exception, rank, host, code, report.traceback, time)
 

@@ -45,8 +45,7 @@ def main():
             loss = torch.nn.functional.cross_entropy(model(inputs), labels)
             loss.backward()
             rt.optimizer_step(optimizer)
-            checkpointer.step()
-            step = checkpointer.steps
+            step = checkpointer.steps + 1
             print(f"step {step} {loss.item().hex()}", flush=True)
             if rt.rank() == rt.world_size() - 1 and resumed is None:
                 if step == args.die_at:
@@ -56,6 +55,7 @@ def main():
             if step == args.wait_at and resumed is None:
                 while not checkpointer.stopping:
                     threading.Event().wait(0.01)
+            checkpointer.step()  # A job that was told to end ends here.
         schedule.step()
         print(f"epoch {epoch} lr {schedule.get_last_lr()}", flush=True)
     print(f"weights {digest(model)}", flush=True)
