@@ -32,7 +32,7 @@ check: $(STAMP)
 	$(BIN)/lint-imports
 
 # Of these directories two files run at a time, each in one process; what is elsewhere runs alone.
-TOGETHER ?= tests/runtime tests/unit
+TOGETHER ?= tests/runtime tests/unit tests/e2e
 
 test: check
 	$(BIN)/pytest -m "not long and not faults" -n 2 --dist loadfile --no-loadscope-reorder $(TOGETHER)
