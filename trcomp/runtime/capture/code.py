@@ -13,11 +13,13 @@ _LIBRARIES = (str(Path(__file__).parents[2]), *sysconfig.get_paths().values())
 _TYPED = ("<stdin>", "<ipython")
 _GIVEN = "<string>"
 """What `python -c` runs is called so, and what dataclasses and named tuples generate."""
+_OF_DATACLASSES = "__create_fn__."
 
 
 def is_script(code: types.CodeType) -> bool:
     """Whether code is the script's own: no library's, and not generated."""
-    return _is_scripts_file(code.co_filename)
+    generated = code.co_qualname.startswith(_OF_DATACLASSES)
+    return not generated and _is_scripts_file(code.co_filename)
 
 
 @cache
