@@ -12,7 +12,7 @@ from typing import Any
 
 Rank = Mapping[str, Any]
 
-SHARES = {
+_SHARES = {
     "compiling": "compile_seconds",
     "script and recording": "record_seconds",
     "starting executables": "sync_seconds",
@@ -56,13 +56,15 @@ class Advice:
     seconds: float
 
 
+def shares_of(rank: Rank) -> dict[str, float]:
+    """A rank's seconds by what they were spent on."""
+    return {name: max(float(rank.get(key) or 0), 0.0) for name, key in _SHARES.items()}
+
+
 def shares(report: Mapping[str, Any]) -> dict[str, float]:
     """Seconds by what they were spent on, the largest of all ranks each."""
-    ranks: Sequence[Rank] = report.get("ranks", [])
-    return {
-        name: max((max(float(rank.get(key) or 0), 0) for rank in ranks), default=0.0)
-        for name, key in SHARES.items()
-    }
+    ranks = [shares_of(rank) for rank in report.get("ranks", [])]
+    return {name: max((rank[name] for rank in ranks), default=0.0) for name in _SHARES}
 
 
 def most_helpful(report: Mapping[str, Any], count: int = 3) -> list[Advice]:

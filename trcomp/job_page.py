@@ -10,7 +10,7 @@ from html import escape
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-from trcomp import charts
+from trcomp import advice, charts
 from trcomp.line_metrics import JobMetrics
 
 if TYPE_CHECKING:
@@ -23,14 +23,6 @@ _MOST_RANKS = 16
 """More lines than these cannot be told apart in a chart."""
 _SHORT = 20
 """Letters of a cell that stay on one line."""
-_SHARES = {
-    "compiling": "compile_seconds",
-    "script and recording": "record_seconds",
-    "starting executables": "sync_seconds",
-    "waiting for the device": "run_seconds",
-    "waiting for input": "input_wait_seconds",
-}
-"""Where a rank's time went, and the counters that say so."""
 
 
 def page(record: JobRecord, report: Mapping[str, Any], lines: Iterable[str]) -> str:
@@ -48,6 +40,7 @@ def page(record: JobRecord, report: Mapping[str, Any], lines: Iterable[str]) -> 
         _failure(record),
         _section("Step time", _step_times(ranks)),
         _section("Where the time goes", _shares(ranks)),
+        _section("What would help most", _advice(report)),
         *_metrics(record, lines),
         _section("Memory", _memory(ranks)),
         _section("Executables", _executables(ranks)),
@@ -141,13 +134,19 @@ def _step_times(ranks: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _shares(ranks: Sequence[Mapping[str, Any]]) -> str:
-    rows = {
-        f"rank {rank['rank']}": {
-            name: max(float(rank.get(key) or 0.0), 0.0) for name, key in _SHARES.items()
-        }
-        for rank in ranks[:_MOST_RANKS]
-    }
+    rows = {f"rank {rank['rank']}": advice.shares_of(rank) for rank in ranks[:_MOST_RANKS]}
     return charts.stacked(rows, title="Seconds of each rank by what they were spent on")
+
+
+def _advice(report: Mapping[str, Any]) -> str:
+    items = (
+        f"<li><strong>{escape(one.change)}</strong><br>{escape(one.because)} "
+        f"{escape(f'At {one.line}. ' if one.line else '')}"
+        f"Saves up to {charts.seconds(one.seconds)}.</li>"
+        for one in advice.most_helpful(report)
+    )
+    text = "".join(items)
+    return f"<ol>{text}</ol>" if text else ""
 
 
 def _metrics(record: JobRecord, lines: Iterable[str]) -> list[str]:

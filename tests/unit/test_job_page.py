@@ -118,12 +118,13 @@ def test_a_completed_job_shows_how_it_went() -> None:
         "97500 mstrain.py:60",
         "nonzero331 sa.py:3",
         "rank 1, steps 10 to 15",
+        "Keep nonzero off the step",
     ):
         assert text in shown.text
     assert "/opt/ml" not in shown.text
     assert "Why it failed" not in shown.text
     headings = re.findall("<h2>(.*?)</h2>", page)
-    assert headings[:4] == ["Step time", "Where the time goes", "loss", "Memory"]
+    assert headings[:4] == ["Step time", "Where the time goes", "What would help most", "loss"]
     # The loss of the first rank alone; the step that compiled again stands out, in both ranks.
     assert page.count('class="mark" d=') == 2 and "9.5" not in shown.text
 
