@@ -28,6 +28,7 @@ TrcompError
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -242,3 +243,12 @@ def nearest(word: str, allowed: Sequence[str]) -> str | None:
     """The allowed spelling nearest to a word, or None if none is near."""
     matches = get_close_matches(word, list(allowed), n=1, cutoff=0.6)
     return matches[0] if matches else None
+
+
+def in_one_line(error: BaseException) -> str:
+    """A library's error for a log: its kind and first line, without a URL's user and password."""
+    line = next(iter(str(error).splitlines()), "")
+    return f"{type(error).__name__}: {_CREDENTIALS.sub('//***@', line)}"
+
+
+_CREDENTIALS = re.compile(r"//[^/@\s]*@")

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from trcomp import flags
+from trcomp.errors import in_one_line
 
 _TRACKING = "MLFLOW_TRACKING_URI"
 _MLFLOW_DEFAULTS = {
@@ -28,7 +29,6 @@ _MLFLOW_DEFAULTS = {
 }
 """A server that does not answer is not waited for as long as MLflow would."""
 _NO_MEASUREMENTS = {"time", "rank", "step", "steps", "samples", "metrics"}
-_CREDENTIALS = re.compile(r"//[^/@\s]*@")
 
 
 class _Sink(Protocol):
@@ -118,8 +118,7 @@ class _Guarded:
             act()
         except Exception as error:
             self._sink = None
-            text = next(iter(str(error).splitlines()), "")
-            text = _CREDENTIALS.sub("//***@", f"{type(error).__name__}: {text}")[:300]
+            text = in_one_line(error)[:300]
             print(f"[trcomp] No measurements go to {self._name}: {text}", flush=True)
 
 

@@ -26,6 +26,7 @@ from typing import Any
 
 from trcomp import s3
 from trcomp.env.executables import AUTOTUNING, STARTS
+from trcomp.errors import in_one_line
 
 _ENTRY = re.compile(
     rf"[0-9a-f]{{16}}/[0-9a-f]{{64}}|{STARTS}/[0-9a-f]{{32}}"
@@ -71,7 +72,7 @@ class _Moving:
                     print(f"{self._verb} {_mb(self._moved_bytes)} of {_mb(self._total_bytes)}")
         errors = [error for future in futures if (error := future.exception()) is not None]
         moved = [n for future, n in futures.items() if not future.exception() and future.result()]
-        return moved, _reason(errors[0]) if errors else "they are damaged"
+        return moved, in_one_line(errors[0]) if errors else "they are damaged"
 
 
 def download(client: Any, place: s3.Place, directory: Path) -> str:
@@ -198,12 +199,6 @@ def _client() -> Any:
     return boto3.client("s3", config=config)
 
 
-def _reason(error: BaseException) -> str:
-    """The first line of an error, without what a URL may hold of a password."""
-    line = (str(error).splitlines() or [""])[0]
-    return f"{type(error).__name__}: {re.sub(r'//[^/@ ]+@', '//', line)}"
-
-
 def _mb(num_bytes: int) -> str:
     return f"{num_bytes / 1e6:.1f} MB"
 
@@ -217,7 +212,7 @@ def main() -> int:
         print(move(_client(), s3.place(url), Path(directory)))
     except Exception as error:  # The job is worth more than the time that this would save.
         then = "compiles what it needs" if move is download else "has succeeded all the same"
-        print(f"no {direction}: {url}: {_reason(error)}; the job {then}.")
+        print(f"no {direction}: {url}: {in_one_line(error)}; the job {then}.")
     return 0
 
 
