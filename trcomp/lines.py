@@ -20,7 +20,7 @@ _FRAME = re.compile(rb"[^\r\n]*(?:\r\n|\n|\r)")
 _READ_BYTES = 65536
 _LONGEST_BYTES = 1 << 20
 """A line longer than this is passed on in parts, so that a stream without line ends is bounded."""
-_TAIL_BYTES = 8192
+_TAIL_BYTES = 32 << 10
 
 
 def rank_prefix(rank: int) -> bytes:
@@ -81,7 +81,7 @@ class LinePump:
 
     @property
     def tail(self) -> bytes:
-        """The last bytes of the source, at most 8 KiB."""
+        """The last bytes of the source, at most 32 KiB."""
         return bytes(self._tail)
 
     def feed(self, data: bytes) -> None:

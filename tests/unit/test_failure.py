@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,37 @@ def test_who_exits_keeps_the_code_though_it_was_told_to_stop_meanwhile(end: Ends
     failure = blamed(Outcome(exits), "algo-1")
     assert failure is not None
     assert (failure.rank, failure.exit_code) == (1, 3)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("The following tasks are unhealthy (stopped sending heartbeats):\n9\n", "Rank 9 is"),
+        (
+            "unhealthy (stopped sending heartbeats):\n9\n17\nThe tasks have crashed. 3 of\n",
+            "Ranks 9, 17 are",
+        ),
+        (
+            "RPC: /xla.coordination.CoordinationService/Heartbeat\n",
+            "Rank 0, through which the ranks meet, is",
+        ),
+    ],
+)
+def test_a_rank_that_jax_aborted_says_which_other_is_silent(
+    end: Ends, words: str, sentence: str
+) -> None:
+    jax = (
+        "F1201 07:50:11.383096 15457 client.h:80] Terminating process because the JAX distributed "
+        f"service detected fatal errors. absl::Status: UNAVAILABLE: {words}"
+        "*** Check failure stack trace: ***\n    @ 0x7f0191e58634\n"
+    )
+    aborted = blamed(Outcome((end(3, -signal.SIGABRT, at=5, tail=jax.encode()),)), "algo-1")
+    assert aborted is not None
+    assert aborted.exception.startswith(f"{sentence} not heard of any more: the process has died")
+    assert aborted.text.splitlines()[1] == "rank 3 on host algo-1, exit code 134"
+    # Any other reason is not taken for it.
+    other = blamed(Outcome((end(3, -signal.SIGABRT, at=5, tail=words.encode()),)), "algo-1")
+    assert other is not None and other.exception == "The script was killed by SIGABRT"
 
 
 def test_who_was_told_to_stop_is_not_blamed(end: Ends) -> None:

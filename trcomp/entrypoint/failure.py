@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,9 @@ _TAIL_LINES = 20
 _RESERVE_BYTES = 64 << 10
 _STALLED = 124
 """The exit code of a job whose ranks hang: timeout(1)'s."""
+_ABORTED = b"Terminating process because the JAX distributed service detected fatal errors"
+_UNHEARD = re.compile(rb"stopped sending heartbeats\):\s*((?:[\w:/]*\d+,?\s*\n)+)")
+"""JAX's coordinator aborts the ranks with these words when it does not hear of one any more."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +137,7 @@ def write(path: Path, text: str, time: float | None = None) -> None:
 def _of(ended: Exit, report: ErrorReport | None, host: str, what: str, time: float) -> Failure:
     code = exit_code(ended.returncode)
     if report is None:
-        how = f"{what} {_ending(ended.returncode)}"
+        how = _lost_peer(ended) or f"{what} {_ending(ended.returncode)}"
         return Failure(how, ended.worker.rank, host, code, _last_lines(ended.tail), time)
     if ended.told_to_stop and ended.returncode < 0:
         code = report.exit_code  # It had raised; our signal only came before its own end.
@@ -147,6 +151,21 @@ def _ending(returncode: int) -> str:
     name = signal.Signals(-returncode).name if -returncode in set(signal.Signals) else ""
     memory = ": most often the kernel, when memory runs out" if name == "SIGKILL" else ""
     return f"was killed by {name or f'signal {-returncode}'}{memory}"
+
+
+def _lost_peer(ended: Exit) -> str:
+    """Why JAX aborted a rank: another one is silent. Empty if it did not."""
+    if ended.returncode != -signal.SIGABRT or _ABORTED not in ended.tail:
+        return ""
+    found = _UNHEARD.search(ended.tail)
+    ranks = sorted(re.findall(r"(\d+),?\s", found[1].decode()) if found else [], key=int)
+    if not ranks:
+        who = "Rank 0, through which the ranks meet, is"
+    else:
+        who = f"Rank {ranks[0]} is" if len(ranks) == 1 else f"Ranks {', '.join(ranks)} are"
+    return (
+        f"{who} not heard of any more: the process has died or is stopped, or its host is cut off"
+    )
 
 
 def _last_lines(tail: bytes) -> str:

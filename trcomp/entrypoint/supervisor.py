@@ -60,7 +60,7 @@ class Exit:
         returncode: Its exit code, or minus the signal that killed it.
         time: When, in seconds since the epoch.
         told_to_stop: Whether it had been sent a signal before.
-        tail: Its last output, at most 8 KiB.
+        tail: Its last output, at most 32 KiB.
     """
 
     worker: Worker
