@@ -31,18 +31,20 @@ variable, and Linux takes 131,071 bytes of one: a job may have some 2,000 hosts.
 ## What ranks say to each other
 
 Over the coordinator, JAX's key-value store on rank 0's host; here a store in memory, and each rank
-is a thread. *Meeting*: the check that all are of one job, and a rendezvous. *Comparing*: the first
-20 collectives, in the first step. *Leaving*: waiting for all at the end. Rank 0 hears all others
-and they hear rank 0, so all of it grows with the ranks, not with their square. Bytes are those of
-keys and values. Comparing is the most: once, before the first step runs, {burst} MB in all with
-what {most} ranks' requests cost beside. Later steps whose graph is known say nothing.
+is a thread. Rank 0 hears all others and they hear rank 0, so all of it grows with the ranks, not
+with their square. *Meeting*: the check that all are of one job, and a rendezvous. *Comparing*: what
+a graph does with other ranks, before it first runs, and later at the 4th, 16th, 64th collective and
+so on. *Waiting*: a look into a wait that lasts longer than is usual, at most every {pause} s.
+*Failing*: all are told of a rank's failure. *Leaving*: waiting for all at the end. Steps of known
+graphs say nothing.
 
 {words}
 
-JAX's real service, with {served} clients through a relay that counts: a rank costs it {at_rest}
-bytes a second at rest (heartbeats), so {total} kB a second with {most} ranks; a request costs
-{request} bytes beside its own. Progress, watchdogs and lines never leave their host: their files
-and pipes cost the coordinator nothing.
+Each with the {request} bytes that a request costs beside its own, as counted on JAX's real service
+with {served} clients through a relay. There a rank costs {at_rest} bytes a second at rest, its
+heartbeats. So {most} ranks cost the coordinator **{total} MB a second** at rest, and
+**{waiting} MB** where every step lasts longer than {pause} s and is looked into. Progress,
+watchdogs and lines never leave their host: their files and pipes cost it nothing.
 
 ## A host dies
 
@@ -62,19 +64,22 @@ def page(found: dict[str, Any]) -> str:
     machine, rows = found["machine"], found["rows"]
     service, jobs = rows["service"], rows["jobs"]
     most = jobs[-1]["hosts"] * RANKS
+    at_rest = service["bytes_per_second_and_rank"] * most
+    look, pause = _with_requests(jobs[-1]["words"]["waiting"], service), service["pause_seconds"]
     versions = ", ".join(f"{name} {machine[name]}" for name in ("python", "torch", "jax"))
     return _TEXT.format(
         note=_NOTE,
         ranks=RANKS,
         machine=f"{machine['date']}, {machine['cpus']} CPU cores, {versions}",
         bookkeeping=_bookkeeping(jobs),
-        words=_words(jobs),
+        words=_words(jobs, service),
         served=service["clients"],
         at_rest=service["bytes_per_second_and_rank"],
-        total=round(service["bytes_per_second_and_rank"] * most / 1000),
+        total=f"{at_rest / 1e6:.2f}",
+        pause=round(pause),
+        waiting=f"{(at_rest + look / pause) / 1e6:.2f}",
         most=f"{most:,}",
         request=service["bytes_per_request"],
-        burst=round(_with_requests(jobs[-1]["words"]["comparing"], service) / 1e6),
         heartbeat=service["heartbeat_timeout_seconds"],
         every=service["heartbeat_timeout_seconds"] // 2,
         death=_death(jobs),
@@ -101,14 +106,14 @@ def _bookkeeping(jobs: list[dict[str, Any]]) -> str:
     return table([*titles, "largest variable", "environment of a worker"], rows)
 
 
-def _words(jobs: list[dict[str, Any]]) -> str:
-    def said(job: dict[str, Any], occasion: str) -> str:
-        found = job["words"][occasion]
-        return f"{found['requests']:,} requests, {found['bytes'] / 1e6:,.2f} MB"
+def _words(jobs: list[dict[str, Any]], service: dict[str, int]) -> str:
+    def said(found: dict[str, int]) -> str:
+        num_bytes = _with_requests(found, service) / 1e6
+        return f"{num_bytes:,.2f} MB in {found['requests']:,} requests"
 
-    occasions = ("meeting", "comparing", "leaving")
-    rows = [(f"{job['hosts'] * RANKS:,}", *(said(job, each) for each in occasions)) for job in jobs]
-    return table(["ranks", *occasions], rows)
+    occasions = list(jobs[0]["words"])
+    rows = [(each, *(said(job["words"][each]) for job in jobs)) for each in occasions]
+    return table(["", *(f"{job['hosts'] * RANKS:,} ranks" for job in jobs)], rows)
 
 
 def _death(jobs: list[dict[str, Any]]) -> str:

@@ -87,6 +87,9 @@ class Store:
                 raise jax.errors.JaxRuntimeError(f"NOT_FOUND: {key}")
             return self._values[key].decode()
 
+    def key_value_dir_get(self, place: str) -> list[tuple[str, str]]:
+        return [(key, value.decode()) for key, value in self.key_value_dir_get_bytes(place)]
+
     def key_value_dir_get_bytes(self, place: str) -> list[tuple[str, bytes]]:
         with self._lock:
             found = [(k, v) for k, v in self._values.items() if k.startswith(f"{place}/")]

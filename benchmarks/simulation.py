@@ -97,7 +97,25 @@ def _compare(store: Any) -> None:
     alike = [
         (f"all_reduce sum float32[{size}]", None, "train.py:1") for size in range(_COLLECTIVES)
     ]
-    peers.check_alike(alike, is_new=True)
+    peers.await_alike(peers.tell(alike, is_new=True))
+
+
+def _wait(store: Any) -> None:
+    from trcomp.runtime import agreement, distributed, peers, waiting
+
+    for number in range(_COLLECTIVES):
+        agreement.ledger.begin(range(distributed.world_size()), f"all_reduce {number}", "")
+    peers._look(waiting.Wait("", 0.0))
+
+
+def _fail(store: Any) -> None:
+    from trcomp.runtime import distributed
+
+    rank, failed = distributed.rank(), 17
+    words = f"{distributed.FAILED} {failed} ValueError: bad"
+    if rank != failed:
+        words = store.blocking_key_value_get(f"trcomp/asked/{rank}/1", 60_000)
+    distributed.pass_on_failure(words)
 
 
 def words(num_hosts: int) -> dict[str, Any]:
@@ -107,6 +125,8 @@ def words(num_hosts: int) -> dict[str, Any]:
     occasions: dict[str, Callable[[Any], None]] = {
         "meeting": _meet,
         "comparing": _compare,
+        "waiting": _wait,
+        "failing": _fail,
         "leaving": _leave,
     }
     found = {}
@@ -221,7 +241,7 @@ def service(seconds: float = 26.0) -> dict[str, Any]:
     """What a rank costs the real service: bytes a second at rest, and beside a request's own."""
     from jaxlib import _jax
 
-    from trcomp.runtime import distributed
+    from trcomp.runtime import distributed, waiting
 
     timeout = distributed._HEARTBEAT_SECONDS
     with socket.create_server(("127.0.0.1", 0)) as probe:
@@ -253,6 +273,7 @@ def service(seconds: float = 26.0) -> dict[str, Any]:
     found = {
         "clients": _SERVED,
         "heartbeat_timeout_seconds": timeout,
+        "pause_seconds": waiting._MOST_PATIENCE_SECONDS,
         "bytes_per_second_and_rank": round(at_rest, 1),
         "bytes_per_request": round((relay.num_bytes - before - own) / count),
         "requests_per_second_of_one": round(count / spent),

@@ -56,11 +56,8 @@ def write(
         host: The host's name in the job.
     """
     lines = traceback.format_exception(error)
-    exception = "".join(traceback.format_exception_only(error)).strip()
-    if isinstance(error, SyntaxError):
-        exception = f"{type(error).__name__}: {error}"
     code = error.code & 0xFF if isinstance(error, SystemExit) and type(error.code) is int else 1
-    report = ErrorReport(time.time(), rank, host, exception, "".join(lines), code)
+    report = ErrorReport(time.time(), rank, host, exception_line(error), "".join(lines), code)
     draft = path.with_name(f"{path.name}.{os.getpid()}")
     with contextlib.suppress(OSError):
         draft.write_text(json.dumps(asdict(report)))
@@ -68,6 +65,13 @@ def write(
         with contextlib.suppress(FileExistsError):
             os.link(draft, path)
         draft.unlink()
+
+
+def exception_line(error: BaseException) -> str:
+    """What a traceback ends with, such as ``ValueError: bad``; a message may have more lines."""
+    if isinstance(error, SyntaxError):
+        return f"{type(error).__name__}: {error}"
+    return "".join(traceback.format_exception_only(error)).strip()
 
 
 def read(path: Path) -> ErrorReport | None:

@@ -202,7 +202,7 @@ class ForkedProcessError(DeviceError):
 
 
 class PeerLostError(DeviceError):
-    """Another rank ended while this one was in a collective with it. Its end is the cause."""
+    """Another rank failed, or ended while this one was in a collective with it: it has the cause."""
 
 
 class RanksDifferError(DeviceError):

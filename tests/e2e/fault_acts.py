@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,28 @@ def kill_host(scene: Scene, job: Job) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
+REDUCES = """
+    import torch
+    import trcomp.runtime as rt
+
+    total = torch.ones(2, device=rt.device())
+    for step in range(10_000):
+        total = rt.all_reduce("sum", total) / rt.world_size()
+        total.tolist()
+        time.sleep(0.05)
+        if step == 20:
+            print("trains", flush=True)
+"""
+
+
+def silence_host(scene: Scene, job: Job) -> None:
+    """As if it had lost its power or its network: no connection is closed."""
+    _until_it_trains(job)
+    scene.fault_time.write_text(str(time.monotonic()))
+    for pid in whole_host(job, "algo-2"):
+        os.kill(pid, signal.SIGSTOP)
+
+
 def kill_runner(scene: Scene, job: Job) -> None:
     pid = job.record().runner_pid
     assert pid is not None
@@ -83,10 +106,14 @@ SAVES = """
 
 
 def stop_in_training(scene: Scene, job: Job) -> None:
+    _until_it_trains(job)
+    job.stop()
+
+
+def _until_it_trains(job: Job) -> None:
     for line in job.logs(follow=True):
         if "trains" in line:
             break
-    job.stop()
 
 
 STEPS = """

@@ -196,20 +196,34 @@ FAILS = """
     x = torch.ones(2, device=rt.device())
     rt.all_reduce("sum", x).tolist()
     print("ready", flush=True)
-    if rt.rank() == 1:
+    if rt.rank() == {rank}:
         {how}
     rt.all_reduce("sum", x).tolist()
 """
 
 
-def test_a_rank_that_raises_ends_at_once_and_its_peer_does_not_hang(tmp_path: Path) -> None:
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_raises_ends_at_once_and_its_peer_says_why(tmp_path: Path, rank: int) -> None:
+    """Rank 0 too, which serves the coordinator: JAX would abort its peers with a stack of C++."""
     start = time.monotonic()
-    peer, failed = run_ranks(FAILS.format(how="raise ValueError('bad')"), tmp_path)
+    script = FAILS.format(rank=rank, how="raise ValueError('bad')")
+    ended = run_ranks(script, tmp_path)
+    failed, peer = ended[rank], ended[1 - rank]
     assert failed.code == 1
     assert failed.text.rstrip().endswith("ValueError: bad")
     assert peer.code == 1
-    assert "PeerLostError: Rank 0 lost another rank" in peer.text
+    assert f"Rank {1 - rank} ends, since rank {rank} has failed: ValueError: bad" in peer.text
+    assert "script.py" in peer.text and "C++" not in peer.text
     assert time.monotonic() - start < 60
+
+
+def test_a_failure_is_passed_on_to_all_ranks(tmp_path: Path) -> None:
+    """Each tells eight others, so that thousands hear of it at once."""
+    script = FAILS.format(rank=3, how="raise ValueError('bad')")
+    ended = run_ranks(script, tmp_path, 12)
+    del ended[3]
+    for peer in ended:
+        assert "since rank 3 has failed: ValueError: bad" in peer.text
 
 
 def test_ranks_that_reduce_different_things_are_told_so(tmp_path: Path) -> None:
@@ -309,7 +323,7 @@ def test_so_does_one_whose_peer_waits_elsewhere_or_is_in_its_next_pass(
 
 @pytest.mark.slow
 def test_the_death_of_a_rank_ends_its_peer(tmp_path: Path) -> None:
-    processes = start_ranks(FAILS.format(how="sys.stdin.read()"), tmp_path, 2)
+    processes = start_ranks(FAILS.format(rank=1, how="sys.stdin.read()"), tmp_path, 2)
     output = processes[1].stdout
     assert output is not None
     while "ready" not in output.readline():

@@ -9,14 +9,16 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
-_KEPT = 16
+_KEPT = 1024
 """Collectives of each group that are remembered."""
+_TOLD = 16
+"""The last of them that a rank tells the others while it waits: each of thousands does."""
 _SHOWN_CHARS = 160
 
 Row = tuple[str, str]
@@ -27,8 +29,12 @@ _RUN = 5
 """So many ranks at equal distances are told by the first and the last."""
 
 
+Group = tuple[int, ...] | range
+"""Ranks of a group; all of the job's as a range, which costs the same however many they are."""
+
+
 @lru_cache(maxsize=256)
-def group_name(ranks: tuple[int, ...]) -> str:
+def group_name(ranks: Group) -> str:
     """A group as text that is short for thousands of ranks too: "0,1", "0-7999", "3-7995/8"."""
     parts, rest = [], list(ranks)
     while rest:
@@ -83,7 +89,7 @@ class Record:
 
     Attributes:
         counts: How many collectives of each group it has begun.
-        last: The last of them.
+        last: The last few of them, each group's in order.
         place: Of a meeting of all ranks that it has come to, with all of its collectives done.
         ended: Whether its script is done, and its collectives are.
         line: Of the script, where it is.
@@ -96,15 +102,22 @@ class Record:
     line: str = ""
 
     def to_json(self) -> str:
-        """As text for another rank."""
-        last = [begun._replace(text="") for begun in self.last]
-        return json.dumps(asdict(self) | {"last": last})
+        """As text for another rank: of the last collectives their numbers and digests alone."""
+        last: dict[str, list[str]] = {}
+        for begun in self.last:
+            last.setdefault(begun.group, [str(begun.number)]).append(begun.digest)
+        told = {group: " ".join(words) for group, words in last.items()}
+        return json.dumps(vars(self) | {"last": told}, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str) -> Record:
         """What another rank has told."""
         found = json.loads(text)
-        return cls(**found | {"last": [Begun(*begun) for begun in found["last"]]})
+        last = []
+        for group, told in found["last"].items():
+            first, *digests = told.split(" ")
+            last += [Begun(group, n, digest, "") for n, digest in enumerate(digests, int(first))]
+        return cls(**found | {"last": last})
 
 
 class Ledger:
@@ -114,9 +127,9 @@ class Ledger:
         self.counts: dict[str, int] = {}
         self._last: dict[str, deque[Begun]] = {}
 
-    def begin(self, group: Sequence[int], text: str, line: str) -> Begun:
+    def begin(self, group: Group, text: str, line: str) -> Begun:
         """Enter a collective."""
-        name = group_name(tuple(group))
+        name = group_name(group)
         last = self._last.setdefault(name, deque(maxlen=_KEPT))
         before = last[-1].digest if last else ""
         digest = hashlib.sha256(f"{before} {text}".encode()).hexdigest()[:12]
@@ -126,16 +139,19 @@ class Ledger:
         return begun
 
     def found(self, group: str, number: int) -> Begun | None:
-        """A collective by its number, if it is one of the last."""
-        return next((begun for begun in self._last.get(group, ()) if begun.number == number), None)
+        """A collective by its number, if it is remembered."""
+        kept = tuple(self._last.get(group, ()))  # In one go: another thread may begin the next.
+        at = number - kept[0].number if kept else -1
+        return kept[at] if 0 <= at < len(kept) else None
 
-    def last(self) -> list[Begun]:
-        """The last of each group."""
-        return [begun for group in self._last.values() for begun in tuple(group)]
+    def kept(self) -> list[Begun]:
+        """All that are remembered."""
+        return [begun for group in tuple(self._last.values()) for begun in tuple(group)]
 
     def record(self, *, place: str = "", ended: bool = False, line: str = "") -> Record:
         """What to tell others."""
-        return Record(dict(self.counts), self.last(), place, ended, line)
+        last = [begun for group in tuple(self._last.values()) for begun in tuple(group)[-_TOLD:]]
+        return Record(dict(self.counts), last, place, ended, line)
 
 
 ledger = Ledger()

@@ -6,6 +6,7 @@ What is not tensors travels over JAX's coordination service, which the host of r
 from __future__ import annotations
 
 import atexit
+import contextlib
 import ctypes
 import errno
 import os
@@ -27,14 +28,17 @@ from jaxlib import _jax
 from torch._C._distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous as torch_rendezvous
 
-from trcomp import flags
+from trcomp import error_file, flags
 from trcomp.env import gpus, variables
 from trcomp.errors import DeviceError
-from trcomp.runtime import heartbeat, interfaces, own_rank, waiting
+from trcomp.runtime import heartbeat, interfaces, own_rank, questions, waiting
 from trcomp.runtime.agreement import Record, ledger
 
-_HEARTBEAT_SECONDS = 20
-"""A rank that is silent so long is dead: its peers end instead of waiting in a collective."""
+_HEARTBEAT_SECONDS = 12
+"""A rank that is silent so long is dead: its peers end instead of waiting in a collective.
+
+JAX asks twice in this time and looks once a second, so they end 7 to 13 seconds after it.
+"""
 _JOIN_SECONDS = 900
 """Hosts of one job start minutes apart."""
 _LEAVE_SECONDS = 24 * 3600
@@ -42,6 +46,10 @@ _LEAVE_SECONDS = 24 * 3600
 _RENDEZVOUS_SECONDS = 1800
 _LINGER_SECONDS = 2
 """How long the rank that serves the others outlives its own failure."""
+FAILED = "failed"
+"""Begins what a rank that has failed tells the others; its number and why follow."""
+_FAN_OUT = 8
+"""So many ranks each rank tells of a failure: all of 8,000 are reached in five rounds."""
 _ALL_ENDED = "trcomp/all-ended"
 """The key that rank 0 sets once all have ended."""
 _NOTICE_SECONDS = 60
@@ -211,8 +219,10 @@ def abandon() -> None:
     """Leave without waiting for the other ranks; for a rank that has failed.
 
     At a good end the ranks wait for each other. One that has failed would wait for peers that are
-    stuck in a collective with it.
+    stuck in a collective with it; they are told instead.
     """
+    if global_state.client is not None:
+        pass_on_failure(f"{FAILED} {rank()} {own_failure()}")
     if global_state.service is not None:
         # A peer that failed with this rank is aborted in the middle of its own end if the service
         # goes first.
@@ -225,16 +235,42 @@ def abandon() -> None:
     global_state.service = None
 
 
-def _leave() -> None:
-    """End well with the others, or at once after a failure.
+def pass_on_failure(words: str) -> None:
+    """Tell those ranks of a failure that are this one's to tell; they go on with it.
 
-    Python keeps an exception that ended the script, and a worker writes its error file.
+    Args:
+        words: `FAILED`, the rank that has failed, and why.
     """
-    error_file = flags.ERROR_FILE.get()
-    if hasattr(sys, "last_value") or (error_file and Path(error_file).exists()):
+    _, failed, *_ = words.split(" ", 2)
+    first = _FAN_OUT * rank() + 1
+    told = set(range(first, min(first + _FAN_OUT, world_size())))
+    if int(failed) == rank():
+        told.add(0)
+    with contextlib.suppress(jax.errors.JaxRuntimeError):  # Who serves the store may be gone.
+        for peer in sorted(told - {rank(), int(failed)}):
+            questions.ask(global_state.client, peer, words)
+
+
+def _leave() -> None:
+    """End well with the others, or at once after a failure."""
+    if own_failure():
         abandon()
     elif global_state.client is not None:
         _await_peers(global_state.client)
+
+
+def own_failure() -> str:
+    """Why this rank's script failed, in one line; empty if it did not.
+
+    Python keeps an exception that ended the script, and a worker writes its error file.
+    """
+    if raised := getattr(sys, "last_value", None):
+        return error_file.exception_line(raised)
+    path = flags.ERROR_FILE.get()
+    if path and Path(path).exists():
+        report = error_file.read(Path(path))
+        return report.exception if report else "an error"
+    return ""
 
 
 def _await_peers(store: Any) -> None:
@@ -272,9 +308,13 @@ def tell(record: Record) -> None:
         global_state.client.key_value_set(record_key(rank()), record.to_json(), True)
 
 
+RECORDS = "trcomp/record"
+"""Where the ranks' words are found."""
+
+
 def record_key(peer: int) -> str:
     """Where a rank's word is found."""
-    return f"trcomp/record/{peer}"
+    return f"{RECORDS}/{peer}"
 
 
 def _is_there(store: Any, key: str) -> bool:

@@ -12,6 +12,7 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -30,14 +31,20 @@ from trcomp.runtime.in_flight import has_finished
 from trcomp.runtime.reductions import own_group
 from trcomp.runtime.waiting import Wait, has_come, waiting, watch
 
-_BLAME_SECONDS = 5
+_BLAME_SECONDS = 2
+"""Ending after it, a rank is gone before JAX's coordinator misses the lost one and aborts it."""
 _BROKEN_CONNECTION = re.compile(
     r"[Cc]onnection (closed|reset) by peer|Broken pipe|remote process exited"
 )
 """In the words of gloo, of the kernel and of NCCL."""
-_COMPARED = 20
+_ALWAYS_COMPARED = frozenset(4**power for power in range(24))
+"""The numbers of collectives that are compared though their graph is known: ever rarer ones."""
 _PATIENCE_SECONDS = 8
-"""With the blame after it less than a heartbeat may be late: that would abort this rank."""
+"""How long a graph waits, before it runs, for ranks to tell what they do."""
+_GRACE_SECONDS = 0.25
+"""Ranks of one mind come within it; who tells nothing for longer is asked."""
+_OWN_REASON_SECONDS = 0.7
+"""A rank that is told of another's failure may be about to find the reason itself."""
 _ANSWER_SECONDS = 5
 """How long a rank that differs waits for what the other has recorded."""
 
@@ -48,61 +55,119 @@ class _Latest:
     operations: Callable[[], list[Row]] = list
 
 
-_demands: set[tuple[str, int]] = set()
-"""Collectives, by group and number, that another rank is to be told of once they are begun."""
+@dataclass
+class Comparison:
+    """A collective that is compared, which has all before it in its digest.
+
+    Attributes:
+        begun: It, as this rank has it.
+        unheard: The ranks that have not told theirs.
+        asked: Whether they have been asked.
+    """
+
+    begun: Begun
+    unheard: set[int]
+    asked: bool = False
 
 
-def check_alike(
+_demands: dict[tuple[str, int], set[int]] = {}
+"""Collectives, by group and number, that others want to compare once they are begun."""
+
+
+def tell(
     collectives: Sequence[Collective],
     *,
     is_new: bool,
     operations: Callable[[], list[Row]] = list,
-) -> None:
-    """Compare a graph's collectives with those of the other ranks before it runs.
+) -> list[Comparison]:
+    """Tell the other ranks what a graph does with them, before it is compiled and runs.
 
     Ranks that reduce different things wait for each other for ever, or get wrong numbers. The
-    collectives of a group are numbered, however ranks cut them into graphs. The first of them are
-    compared always. Later only those of new graphs are: the other ranks, whose graphs may be known,
-    are asked. A rank waits a while for what it is compared with, so that none enters a collective
-    that cannot end.
+    collectives of a group are numbered, however ranks cut them into graphs, and the last of each
+    new graph is compared, and those numbered 1, 4, 16 and so on: often while a job is young, and at
+    little cost to the coordinator of thousands of ranks. A rank for which the same collectives are
+    nothing new tells them when it is asked.
 
     Args:
         collectives: What the graph does with other ranks, in order.
-        is_new: Whether this rank runs the graph for the first time.
+        is_new: Whether this rank runs the graph for the first time: what differs from those that
+            have told already is then found before it is compiled.
         operations: Gives all that the graph does, to be asked when ranks differ.
+
+    Returns:
+        For `await_alike`, before the graph runs.
 
     Raises:
         RanksDifferError: Another rank does something else.
     """
     store = global_state.client
     if store is None:
-        return
+        return []
     _Latest.operations = operations
-    everyone = tuple(range(world_size()))
-    entered: dict[str, list[Begun]] = {}
+    everyone = range(world_size())
+    compared: dict[str, Begun] = {}
+    comparisons = []
     for text, groups, line in collectives:
         group = everyone if groups is None else own_group(groups, rank())
         begun = agreement.ledger.begin(group, text, line)
         heartbeat.note_collective(f"{text}, number {begun.number} of ranks {begun.group}")
-        if begun.number <= _COMPARED or (begun.group, begun.number) in _demands:
-            _demands.discard((begun.group, begun.number))
-            _show(store, begun)
-        entered.setdefault(begun.group, []).append(begun)
-    deadline = time.monotonic() + _PATIENCE_SECONDS
-    for of_group in entered.values():
-        chosen = [begun for begun in of_group if begun.number <= _COMPARED]
-        if is_new:
-            # A digest is of all before it, too; a peer may not come to the last.
-            chosen += [begun for begun in (of_group[0], of_group[-1]) if begun not in chosen]
-        for begun in dict.fromkeys(chosen):
-            _compare(store, begun, deadline)
+        if is_new or begun.number in _ALWAYS_COMPARED:
+            compared[begun.group] = begun
+        if asking := _demands.pop((begun.group, begun.number), None):
+            comparisons.append(Comparison(begun, asking))
+    comparisons += [Comparison(begun, set(_heard(begun.ranks))) for begun in compared.values()]
+    for comparison in comparisons:
+        _show(store, comparison.begun)
+    if is_new:
+        _hear(store, comparisons, 2 * _GRACE_SECONDS)
+    return comparisons
 
 
-def _compare(store: Any, begun: Begun, deadline: float) -> None:
-    for peer, digest, line in _answers(store, begun, deadline):
-        if digest != begun.digest:
-            theirs = begun._replace(digest=digest, line=line, text="something else")
-            raise _differing(store, begun, peer, theirs)
+def await_alike(comparisons: Sequence[Comparison]) -> None:
+    """Wait a while for what other ranks tell, so that none enters a collective that cannot end.
+
+    Args:
+        comparisons: Of the graph that is to run.
+
+    Raises:
+        RanksDifferError: Another rank does something else.
+    """
+    if comparisons:
+        _hear(global_state.client, comparisons, _PATIENCE_SECONDS)
+
+
+def _hear(store: Any, comparisons: Sequence[Comparison], seconds: float) -> None:
+    """Compare with all ranks that tell within this time."""
+    deadline = time.monotonic() + seconds
+    with waiting():
+        for comparison in comparisons:
+            _compare(store, comparison, min(deadline, time.monotonic() + _GRACE_SECONDS))
+            if not comparison.asked:
+                comparison.asked = True
+                for peer in comparison.unheard:
+                    begun = comparison.begun
+                    questions.ask(store, peer, f"{begun.group} {begun.number} {rank()}")
+            _compare(store, comparison, deadline)
+
+
+def _compare(store: Any, comparison: Comparison, deadline: float) -> None:
+    ours, unheard = comparison.begun, comparison.unheard
+    while unheard:
+        # One is waited for, and whatever has come with it is read at once.
+        key = f"{_place(ours)}/{max(unheard)}"
+        found = {key: _awaited(store, key, max(deadline - time.monotonic(), 0.001))}
+        in_time = bool(found[key])
+        if len(unheard) > 1:
+            found.update(store.key_value_dir_get(_place(ours)))
+        for peer in sorted(unheard):
+            digest, _, line = found.get(f"{_place(ours)}/{peer}", "").partition(" ")
+            if digest:
+                unheard.discard(peer)
+            if digest not in ("", ours.digest):
+                theirs = ours._replace(digest=digest, line=line, text="something else")
+                raise _differing(store, ours, peer, theirs)
+        if not in_time:
+            return
 
 
 def _place(begun: Begun) -> str:
@@ -111,22 +176,6 @@ def _place(begun: Begun) -> str:
 
 def _show(store: Any, begun: Begun) -> None:
     store.key_value_set(f"{_place(begun)}/{rank()}", f"{begun.digest} {begun.line}", True)
-
-
-def _answers(store: Any, begun: Begun, deadline: float) -> Iterator[tuple[int, str, str]]:
-    """What peers do, those that tell in time: (rank, digest, line)."""
-    peers = _heard(begun.ranks)
-    if begun.number > _COMPARED:
-        _show(store, begun)
-        for peer in peers:
-            questions.ask(store, peer, f"{begun.group} {begun.number}")
-    with waiting():
-        for peer in peers:
-            left = max(deadline - time.monotonic(), 0.01)
-            text = _awaited(store, f"{_place(begun)}/{peer}", left)
-            if text:
-                digest, _, line = text.partition(" ")
-                yield peer, digest, line
 
 
 _OPERATIONS = "operations"
@@ -140,12 +189,15 @@ def _answer(question: str) -> None:
     if question == _OPERATIONS:
         _tell_operations(store)
         return
-    group, _, text = question.partition(" ")
-    wanted = group, int(text)
-    _demands.add(wanted)  # First: it may be begun meanwhile.
+    if question.startswith(distributed.FAILED):
+        _end_with(question)
+        return
+    group, number, peer = question.split(" ")
+    wanted = group, int(number)
+    _demands.setdefault(wanted, set()).add(int(peer))  # First: it may be begun meanwhile.
     begun = agreement.ledger.found(*wanted)
     if begun is not None:
-        _demands.discard(wanted)
+        _demands.pop(wanted, None)
         _show(store, begun)
 
 
@@ -167,22 +219,27 @@ def _awaited(store: Any, key: str, seconds: float) -> str:
         return ""
 
 
-def _left(store: Any, key: str) -> str:
-    """What a peer has left; empty if nothing, or if nobody can tell any more."""
+def _left(store: Any, peers: Sequence[int]) -> dict[int, str]:
+    """The words that peers have left; nothing of one that has not, or if the store is gone."""
+    keys = {distributed.record_key(peer): peer for peer in peers}
     try:
-        return str(store.key_value_try_get(key))
+        if len(peers) > 1:
+            found = store.key_value_dir_get(distributed.RECORDS)
+        else:
+            found = [(key, store.key_value_try_get(key)) for key in keys]
     except jax.errors.JaxRuntimeError:
-        return ""
+        return {}
+    return {keys[key]: text for key, text in found if key in keys}
 
 
 def _tell_operations(store: Any) -> None:
-    told = agreement.ledger.last(), _Latest.operations()
+    told = agreement.ledger.kept(), _Latest.operations()
     packed = base64.b64encode(zlib.compress(json.dumps(told).encode())).decode()
     store.key_value_set(f"trcomp/operations/{rank()}", packed, True)
 
 
 def _asked_operations(store: Any, peer: int) -> tuple[list[Begun], list[Row]]:
-    """The last collectives of a peer and the operations of its last graph; none if it is gone."""
+    """The collectives of a peer and the operations of its last graph; none if it is gone."""
     questions.ask(store, peer, _OPERATIONS)
     answer = _awaited(store, f"trcomp/operations/{peer}", _ANSWER_SECONDS)
     if not answer:
@@ -196,7 +253,7 @@ def _differing(store: Any, ours: Begun, peer: int, theirs: Begun) -> RanksDiffer
     distributed.tell(agreement.ledger.record())
     _tell_operations(store)
     last, rows = _asked_operations(store, peer)
-    ours, theirs = agreement.difference(agreement.ledger.last(), last) or (ours, theirs)
+    ours, theirs = agreement.difference(agreement.ledger.kept(), last) or (ours, theirs)
     message = (
         f"Ranks {rank()} and {peer} differ in collective {ours.number} of ranks "
         f"{ours.group.replace(',', ', ')}: rank {rank()} has "
@@ -233,11 +290,8 @@ def _look(wait: Wait) -> None:
 
 def _verdict(store: Any, ours: Record) -> DeviceError | None:
     """Why what this rank waits for on its device cannot come; None if nothing says so."""
-    heard = {peer for begun in ours.last for peer in _heard(begun.ranks)}
-    for peer in sorted(heard):
-        text = _left(store, distributed.record_key(peer))
-        if not text:
-            continue
+    heard = {peer for group in ours.counts for peer in _heard(agreement.ranks_of(group))}
+    for peer, text in sorted(_left(store, sorted(heard)).items()):
         theirs = Record.from_json(text)
         pair = agreement.difference(ours.last, theirs.last)
         if pair is not None:
@@ -291,6 +345,21 @@ def _begin() -> None:
     """The ranks have joined."""
     watch(_look)
     questions.listen(global_state.client, rank(), _answer)
+
+
+def _end_with(words: str) -> None:
+    """Another rank has failed: end too, before the coordinator goes and aborts this one."""
+    distributed.pass_on_failure(words)
+    time.sleep(_OWN_REASON_SECONDS)
+    if distributed.own_failure():
+        return
+    _, peer, why = words.split(" ", 2)
+    _fail(
+        PeerLostError(
+            f"Rank {rank()} ends, since rank {peer} has failed: {why.partition(chr(10))[0]}",
+            f"See the log of rank {peer}.",
+        )
+    )
 
 
 distributed.when_joined.append(_begin)

@@ -9,7 +9,16 @@ from functools import partial
 
 import jax
 
-from trcomp.runtime import aside, client, closures, executables, in_flight, ir, source_lines
+from trcomp.runtime import (
+    aside,
+    client,
+    closures,
+    executables,
+    in_flight,
+    ir,
+    peers,
+    source_lines,
+)
 from trcomp.runtime.agreement import Row
 from trcomp.runtime.bodies import operations
 from trcomp.runtime.compiler import FAILED_NODE, arguments, compile_graph
@@ -18,7 +27,7 @@ from trcomp.runtime.exhaustion import explained
 from trcomp.runtime.graph import Graph, build
 from trcomp.runtime.ir import Buffer, Signature, Value
 from trcomp.runtime.metrics import counters
-from trcomp.runtime.peers import blaming_peers, check_alike
+from trcomp.runtime.peers import blaming_peers
 from trcomp.runtime.samples import note
 from trcomp.runtime.source_lines import LineWatch
 
@@ -98,9 +107,10 @@ def _run(graph: Graph) -> None:
     for observe in observers:
         observe(graph)
     executable = executables.find(graph.key)
+    told = []
     if graph.collective:
         client.start()
-        check_alike(
+        told = peers.tell(
             graph.collectives(),
             is_new=executable is None,
             operations=partial(_operations, *_recorded(graph, executable)),
@@ -113,6 +123,7 @@ def _run(graph: Graph) -> None:
         note("donated_buffers", len(executable.donated))
     else:
         counters.cache_hits += 1
+    peers.await_alike(told)
     start = time.perf_counter()
     with blaming_peers(), explained(executable):
         results = executable.run(*arguments(graph, executable.donated, executable.kept))

@@ -14,6 +14,8 @@ _LONG_SECONDS = 4.0
 _TICK_SECONDS = 1.0
 _MOST_SECONDS = 64.0
 """Between two looks at one wait: it may be another rank that compiles or evaluates for long."""
+_MOST_PATIENCE_SECONDS = 16.0
+"""Before the first look at a wait."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,13 +85,17 @@ def watch(look: Callable[[Wait], None]) -> None:
 
 def _watch(look: Callable[[Wait], None], stop: threading.Event) -> None:
     looked: Wait | None = None
-    patience = _LONG_SECONDS
+    patience = pause = _LONG_SECONDS
     while not stop.wait(_TICK_SECONDS):
         wait = _State.current
         if wait is not looked:
-            looked, patience = wait, _LONG_SECONDS
-        if wait is not None and time.monotonic() - wait.since >= patience:
-            patience = min(2 * patience, patience + _MOST_SECONDS)
+            if pause > patience:
+                # It was looked into and has ended well. Where steps last so long, looking would be
+                # all that thousands of ranks say to the coordinator.
+                patience = min(2 * patience, _MOST_PATIENCE_SECONDS)
+            looked, pause = wait, patience
+        if wait is not None and time.monotonic() - wait.since >= pause:
+            pause = min(2 * pause, pause + _MOST_SECONDS)
             look(wait)
 
 

@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 import threading
+import time
 
 import torch
 import torch_xla
@@ -26,6 +27,7 @@ def main(how):
         if odd and step == 3 and how == "waits":
             wait_for_nobody()
         if odd and step == 3 and how == "is stopped":
+            time.sleep(1)  # It tells its progress twice a second.
             os.kill(os.getpid(), signal.SIGSTOP)
         model(torch.ones(4, 8, device=device)).sum().backward()
         xm.optimizer_step(optimizer)
