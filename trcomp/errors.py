@@ -202,7 +202,7 @@ class ForkedProcessError(DeviceError):
 
 
 class PeerLostError(DeviceError):
-    """Another rank failed, or ended while this one was in a collective with it: it has the cause."""
+    """Another rank failed, or ended while this one was in a collective with it; see that one."""
 
 
 class RanksDifferError(DeviceError):
