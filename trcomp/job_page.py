@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from bisect import bisect
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -11,6 +12,7 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from trcomp import advice, charts
+from trcomp.images import prices
 from trcomp.line_metrics import JobMetrics
 
 if TYPE_CHECKING:
@@ -21,6 +23,8 @@ _CODE = re.compile(r"^.*/ml/code/")
 _MOST_POINTS = 600
 _MOST_RANKS = 16
 """More lines than these cannot be told apart in a chart."""
+_MOST_STRETCHES = 120
+"""For which a rate is drawn."""
 _SHORT = 20
 """Letters of a cell that stay on one line."""
 
@@ -39,6 +43,7 @@ def page(record: JobRecord, report: Mapping[str, Any], lines: Iterable[str]) -> 
         _tiles(record, report.get("totals", {})),
         _failure(record),
         _section("Step time", _step_times(ranks)),
+        _throughput(ranks),
         _section("Where the time goes", _shares(ranks)),
         _section("What would help most", _advice(report)),
         *_metrics(record, lines),
@@ -89,9 +94,12 @@ def _tiles(record: JobRecord, totals: Mapping[str, Any]) -> str:
         ("peak memory", "peak_rss_bytes", charts.size),
     ]
     rows = [(name, text(totals[key])) for name, key, text in formats if totals.get(key)]
-    rows += record.details(datetime.now(UTC))
+    now = datetime.now(UTC)
+    rows += record.details(now)
+    if "cost" not in dict(rows):
+        rows.append(("cost", record.cost(now) or prices.UNKNOWN))
     tiles = (f"<div><dt>{escape(n)}</dt><dd>{escape(text)}</dd></div>" for n, text in rows)
-    return f'<dl class="tiles">{"".join(tiles)}</dl>\n' if rows else ""
+    return f'<dl class="tiles">{"".join(tiles)}</dl>\n'
 
 
 def _failure(record: JobRecord) -> str:
@@ -131,6 +139,51 @@ def _step_times(ranks: Sequence[Mapping[str, Any]]) -> str:
         marks=marks,
         mark_label="compiled",
     )
+
+
+def _throughput(ranks: Sequence[Mapping[str, Any]]) -> str:
+    """What all ranks get done in a second: samples, or steps where samples are not counted."""
+    counted = any(rank.get("samples_per_step") for rank in ranks)
+    what = "samples" if counted else "steps"
+    timed = [rank for rank in ranks if len(_timeline(rank, "made")) > 1]
+    made = [
+        # Ranks make a step together: the job's steps are those of one.
+        (_timeline(rank, "made"), rank.get("samples_per_step", 0.0) if counted else 1 / len(timed))
+        for rank in timed
+    ]
+    drawn = charts.lines(
+        {what: _rates(made)},
+        title=f"{what.capitalize()} per second of all ranks",
+        x_label="seconds",
+    )
+    return _section(f"Throughput, {what} per second", drawn)
+
+
+def _rates(made: Sequence[tuple[Sequence[Sequence[float]], float]]) -> list[tuple[float, float]]:
+    """When ranks got how much done per second, together.
+
+    Args:
+        made: Of each rank, its steps by some moments, and how much one of them gets done.
+    """
+    begin = min((pairs[0][0] for pairs, _ in made), default=0.0)
+    end = max((pairs[-1][0] for pairs, _ in made), default=0.0)
+    count = min(_MOST_STRETCHES, max((len(pairs) - 1 for pairs, _ in made), default=1))
+    width = (end - begin) / count
+    if not width > 0:
+        return []
+    edges = [begin + width * i for i in range(count + 1)]
+    done = [sum(_steps_by(edge, pairs) * each for pairs, each in made) for edge in edges]
+    changes = [after - before for before, after in itertools.pairwise(done)]
+    return [(at + width / 2, change / width) for at, change in zip(edges, changes, strict=False)]
+
+
+def _steps_by(time: float, made: Sequence[Sequence[float]]) -> float:
+    """Steps until a moment, in parts of a step, from those at some moments."""
+    after = bisect(made, time, key=lambda pair: pair[0])
+    if after == 0 or after == len(made):
+        return made[min(after, len(made) - 1)][1]
+    (since, before), (until, then) = made[after - 1], made[after]
+    return before + (then - before) * (time - since) / (until - since) if until > since else then
 
 
 def _shares(ranks: Sequence[Mapping[str, Any]]) -> str:

@@ -223,6 +223,7 @@ _RANK = {
             {"step": 0, "at_seconds": 1.0, "seconds": 0.5, "operations": 9, "loaded": False}
             | {"reason": "", "line": "/opt/ml/code/train.py:3"}
         ],
+        "made": [[1.5, 1], [1.7, 2], [1.8, 3]],
         "memory": [[0.5, 10**8]],
     },
 }

@@ -25,6 +25,14 @@ def test_many_steps_are_summed_up_with_their_longest() -> None:
     assert {median for _, median, _ in found} == {1.0}
 
 
+def test_how_many_steps_were_made_when_has_the_first_and_the_last() -> None:
+    assert timeline.made([]) == []
+    assert timeline.made([3.0]) == [[3.0, 1]]
+    assert timeline.made([3.0, 4.0, 6.0]) == [[3.0, 1], [4.0, 2], [6.0, 3]]
+    many = timeline.made([float(i) for i in range(10_001)])
+    assert len(many) <= 501 and many[0] == [0.0, 1] and many[-1] == [10_000.0, 10_001]
+
+
 def test_a_compile_says_what_of_and_where(monkeypatch: pytest.MonkeyPatch) -> None:
     # Only so many are kept, and other tests have compiled.
     monkeypatch.setattr(timeline, "_compiles", [])

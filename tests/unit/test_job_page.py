@@ -54,6 +54,7 @@ def rank(number: int, **more: Any) -> dict[str, Any]:
     timeline = {
         "steps": [[2, 0.05, 0.06], [3, 0.9, 0.9], [4, 0.05, 0.05]],
         "compiles": compiles,
+        "made": [[10.0, 1], [11.0, 3], [13.0, 4]],
         "memory": [[0.5, 3e8], [1.0, 9e8]],
     }
     own = {"rank": number, "host": "algo-1", "steps": 4, "steady_step_seconds": 0.05}
@@ -119,14 +120,54 @@ def test_a_completed_job_shows_how_it_went() -> None:
         "nonzero331 sa.py:3",
         "rank 1, steps 10 to 15",
         "Keep nonzero off the step",
+        "costnothing: it runs on this machine",
     ):
         assert text in shown.text
     assert "/opt/ml" not in shown.text
     assert "Why it failed" not in shown.text
     headings = re.findall("<h2>(.*?)</h2>", page)
-    assert headings[:4] == ["Step time", "Where the time goes", "What would help most", "loss"]
+    assert headings == [
+        *("Step time", "Throughput, steps per second", "Where the time goes"),
+        *("What would help most", "loss", "Memory", "Executables", "Values read within steps"),
+        *("Not through XLA", "Profile", "Workers", "Environment, and why", "States"),
+    ]
     # The loss of the first rank alone; the step that compiled again stands out, in both ranks.
     assert page.count('class="mark" d=') == 2 and "9.5" not in shown.text
+
+
+def _with_steps_made(number: int, made: list[list[float]], **more: Any) -> dict[str, Any]:
+    return rank(number, timeline={"made": made}, **more)
+
+
+def test_throughput_is_that_of_all_ranks_as_it_was_at_each_time() -> None:
+    ranks = [
+        _with_steps_made(0, [[10, 1], [11, 3], [12, 5], [13, 5], [14, 7]], samples_per_step=8.0),
+        _with_steps_made(1, [[12, 1], [14, 3]], samples_per_step=16.0),
+    ]
+    expected = charts.lines(
+        {"samples": [(10.5, 16), (11.5, 16), (12.5, 16), (13.5, 32)]},
+        title="Samples per second of all ranks",
+        x_label="seconds",
+    )
+    page = job_page.page(record(JobStatus.COMPLETED), report(*ranks), [])
+    assert "<h2>Throughput, samples per second</h2>" in page and expected in page
+
+
+def test_where_samples_are_not_counted_throughput_is_steps() -> None:
+    ranks = [_with_steps_made(n, [[1, 1], [2, 5], [3, 7]]) for n in range(2)]
+    expected = charts.lines(
+        {"steps": [(1.5, 4), (2.5, 2)]}, title="Steps per second of all ranks", x_label="seconds"
+    )
+    page = job_page.page(record(JobStatus.COMPLETED), report(*ranks), [])
+    assert expected in page
+
+
+@pytest.mark.parametrize(
+    "made", [[], [[1, 1]], [[1, 1], [1, 2]], [[2, 1], [1, 9]], [[0, 0], [1e15, 1e15]]]
+)
+def test_whatever_a_rank_says_that_it_made_there_is_a_page(made: list[list[float]]) -> None:
+    ranks = [_with_steps_made(0, made), _with_steps_made(1, [[3, 1], [2, 4], [5, 2]])]
+    _Checker(job_page.page(record(JobStatus.COMPLETED), report(*ranks), []))
 
 
 def test_a_failed_job_says_why_first() -> None:

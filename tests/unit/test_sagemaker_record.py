@@ -8,7 +8,14 @@ from typing import Any
 
 import pytest
 
-from trcomp import JobCapacityError, JobFailedError, JobLimitError, JobStatus, JobStoppedError
+from trcomp import (
+    JobCapacityError,
+    JobFailedError,
+    JobLimitError,
+    JobStatus,
+    JobStoppedError,
+    job_page,
+)
 from trcomp.backends.sagemaker_record import to_record
 from trcomp.job import raise_for_outcome
 
@@ -151,6 +158,9 @@ def test_a_running_job_says_on_what_it_runs_what_it_costs_so_far_and_where_it_is
     )
     monkeypatch.delenv("TRCOMP_PRICES")
     assert [name for name, _ in found.details(now)] == ["instances", "billed"]
+    assert "costunknown: TRCOMP_PRICES can name a table of prices" in (
+        job_page.page(found, {}, []).replace("</dt><dd>", "")
+    )
 
 
 def test_what_is_billed_in_the_end_is_sagemakers_own_count() -> None:

@@ -174,6 +174,10 @@ class JobRecord(Frozen, ABC):
         """URI of what a host left in output/data under a name, if it lies on this machine."""
         return None
 
+    def cost(self, now: datetime) -> str | None:
+        """What the job has cost until now, for a reader; None where that is not known."""
+        return None
+
     def details(self, now: datetime) -> list[tuple[str, str]]:
         """What else a reader wants to know of the job, by name: on what it runs, what it costs."""
         return []

@@ -16,6 +16,7 @@ Number = Annotated[float, Field(ge=-1e15, le=1e15, allow_inf_nan=False)]
 Seconds = Annotated[Number, "s"]
 Bytes = Annotated[Number, "bytes"]
 PerSecond = Annotated[Number, "1/s"]
+_Pair = Annotated[list[Number], Field(min_length=2, max_length=2)]
 
 
 class _Checked(BaseModel):
@@ -68,8 +69,9 @@ class Timeline(_Checked):
     """What happened when, thinned out."""
 
     steps: list[Annotated[list[Number], Field(min_length=3, max_length=3)]]
+    made: list[_Pair] = []
     compiles: list[Compile]
-    memory: list[Annotated[list[Number], Field(min_length=2, max_length=2)]]
+    memory: list[_Pair]
 
 
 class VaryingInput(_Checked):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from datetime import datetime
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -45,6 +46,10 @@ class LocalRecord(JobRecord):
     def data_file(self, host: str, name: str) -> str | None:
         """In the host's own tree, which stays until the job is removed."""
         return (Paths(self.directory / "hosts" / host / "ml").output_data / name).as_uri()
+
+    def cost(self, now: datetime) -> str:
+        """Nobody is paid for this machine's time."""
+        return "nothing: it runs on this machine"
 
     def abandoned(self) -> LocalRecord:
         """The record of a job whose runner died before it could write how the job ended."""

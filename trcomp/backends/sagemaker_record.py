@@ -94,6 +94,16 @@ class SageMakerRecord(JobRecord):
             return None
         return round((now - self.training_start).total_seconds())
 
+    def cost(self, now: datetime) -> str | None:
+        """By the table of prices, and when that was looked up."""
+        seconds = self.billed_seconds(now)
+        table = prices.table()
+        hourly = table.hourly(self.instance_type, self.region, self.spot)
+        if seconds is None or hourly is None:
+            return None
+        dollars = hourly * len(self.hosts) * seconds / 3600
+        return f"about ${dollars:.2f}, {table.origins([self.instance_type], self.region)}"
+
     def details(self, now: datetime) -> list[tuple[str, str]]:
         """The instances, how long they are paid for, what that costs, whether they stay warm."""
         spot = ", spot" if self.spot else ""
@@ -101,12 +111,8 @@ class SageMakerRecord(JobRecord):
         seconds = self.billed_seconds(now)
         if seconds is not None:
             rows.append(("billed", f"{seconds} s each"))
-            table = prices.table()
-            hourly = table.hourly(self.instance_type, self.region, self.spot)
-            if hourly is not None:
-                cost = hourly * len(self.hosts) * seconds / 3600
-                origin = table.origins([self.instance_type], self.region)
-                rows.append(("cost", f"about ${cost:.2f}, {origin}"))
+        if (cost := self.cost(now)) is not None:
+            rows.append(("cost", cost))
         if self.reuses is not None:
             rows.append(("warm pool", f"took over the instances of {self.reuses}"))
         if self.warm_pool is not None:

@@ -86,6 +86,7 @@ def summary(marks: Sequence[float]) -> dict[str, Any]:
     """
     return {
         "steps": steps(marks),
+        "made": made([mark - _loaded for mark in marks]),
         "compiles": list(_compiles),
         "memory": [list(point) for point in _memory],
     }
@@ -100,3 +101,14 @@ def steps(marks: Sequence[float]) -> list[list[float]]:
     size = max(1, -(-len(durations) // _MOST_POINTS))
     groups = ((start, durations[start : start + size]) for start in range(0, len(durations), size))
     return [[start + 2, statistics.median(group), max(group)] for start, group in groups]
+
+
+def made(ends: Sequence[float]) -> list[list[float]]:
+    """``[when, steps by then]`` of the first step, the last, and few between.
+
+    Args:
+        ends: When each step ended.
+    """
+    size = max(1, -(-len(ends) // _MOST_POINTS))
+    last = len(ends) - 1
+    return [[end, i + 1] for i, end in enumerate(ends) if i % size == 0 or i == last]
