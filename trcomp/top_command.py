@@ -122,12 +122,7 @@ class Screen:
 
     def _rates(self) -> str:
         if not self.ranks:
-            if self.remote:
-                return (
-                    "Its ranks' steps, waits and memory are not known while it runs elsewhere: "
-                    "they come with its results (`trcomp report`)."
-                )
-            return "" if self.record.status.ended else "No step has ended yet."
+            return self._why_no_ranks()
         # Ranks make their steps together: the slowest sets the pace.
         pace = max((rank.step_seconds or 0.0) for rank in self.ranks)
         samples = sum(rank.samples_per_second or 0.0 for rank in self.ranks)
@@ -141,6 +136,15 @@ class Screen:
         if self.remaining_seconds is not None and not self.record.status.ended:
             parts.append(f"about {seconds(self.remaining_seconds)} left")
         return "   ".join(parts)
+
+    def _why_no_ranks(self) -> str:
+        ended = self.record.status.ended
+        if self.remote:
+            when = "are with its results" if ended else "come with its results, once it has ended"
+            # In two lines, so that a terminal of 80 columns shows all of it.
+            typed = f"`trcomp report {self.record.typed}`"
+            return f"Its ranks' steps, waits and memory {when}:\n{typed}"
+        return "" if ended else "No step has ended yet."
 
     def _metric_lines(self) -> str:
         width = max(map(len, self.metrics), default=0)
@@ -208,7 +212,8 @@ class View:
         if self._metrics is None:
             self._metrics = JobMetrics(record.metric_definitions)
         while True:
-            lines, self._cursor = self._job.read_logs(self._cursor)
+            # Of a job that has ended, what arrives late too.
+            lines, self._cursor = self._job.read_logs(self._cursor, final=record.status.ended)
             if not lines:
                 return
             self._metrics.read(lines)

@@ -48,6 +48,8 @@ def test_the_slowest_rank_sets_the_pace_and_a_silent_one_is_named() -> None:
 def test_what_is_not_known_is_said() -> None:
     assert "No step has ended yet." in screen()
     assert "come with its results" in screen(remote=True)
+    over = screen(remote=True, record=record(JobStatus.COMPLETED))
+    assert "are with its results" in over and "trcomp report vit" in over
     first = RankNow.of([stretch(step_seconds=None)], time.time())
     assert "steps/s" not in screen(first)
 
