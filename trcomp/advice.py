@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from trcomp import remedies
+
 Rank = Mapping[str, Any]
 
 _SHARES = {
@@ -26,17 +28,6 @@ _RECORD_SECONDS = 10e-6
 _LEAST_SHARE = 0.01
 """Of the time that is accounted for; less is not worth a change."""
 _MOST_LINES = 3
-
-_COMPILED_FOR = {
-    "shape": "Give {what} few shapes: pad to one length, or to a few (buckets)",
-    "last batch": "Drop or pad the last batch: drop_last=True, or DeviceLoader's pad",
-    "dtype": "Give each step the same dtypes: cast once, before the loop",
-    "number": "Give a float always, or a tensor: a number changes its kind",
-    "argument": "Give a tensor, or one of a few values, for what is an argument of an operator",
-    "operation": "Record the same operations in each step: torch.where in place of `if`",
-    "result": "Keep the same tensors alive in each step",
-}
-"""By the kind of a compile's cause; those of other kinds are needed."""
 
 
 @dataclass(frozen=True)
@@ -96,12 +87,11 @@ def _all(rank: Rank, handle: str) -> Iterator[Advice]:
 
 def _recompiles(rank: Rank) -> Iterator[Advice]:
     for cause in rank.get("causes", []):
-        change = _COMPILED_FOR.get(cause["kind"])
-        if change is not None:
-            count = cause["compiles"]
+        if remedies.is_avoidable(cause["kind"]):
+            change = remedies.remedy(cause["kind"], cause["example"])
             yield Advice(
-                change.format(what=_named(cause["example"])),
-                f"{_times(count, 'compile')} for it, such as: {cause['example']}.",
+                change[0].upper() + change[1:],
+                f"{_times(cause['compiles'], 'compile')} for it, such as: {cause['example']}.",
                 cause["line"],
                 cause["seconds"],
             )
@@ -161,7 +151,7 @@ def _recording(rank: Rank) -> Iterator[Advice]:
 def _first_compiles(rank: Rank, handle: str) -> Iterator[Advice]:
     if rank.get("loads") or not handle.startswith("sagemaker://"):
         return  # On this machine executables are kept by themselves.
-    needed = [c for c in rank.get("causes", []) if c["kind"] not in _COMPILED_FOR]
+    needed = [c for c in rank.get("causes", []) if not remedies.is_avoidable(c["kind"])]
     yield Advice(
         'Keep executables for the next job: TrainingCompilerConfig(cache="s3://bucket/prefix")',
         f"{_times(sum(cause['compiles'] for cause in needed), 'graph')} compiled that any such job "
@@ -169,12 +159,6 @@ def _first_compiles(rank: Rank, handle: str) -> Iterator[Advice]:
         "",
         sum(cause["seconds"] for cause in needed),
     )
-
-
-def _named(example: str) -> str:
-    """The input that an example of a changed shape names."""
-    name, is_input, _ = example.partition(" (")
-    return name if is_input else "what varies"
 
 
 def _times(count: int, noun: str) -> str:

@@ -87,7 +87,7 @@ def test_another_shape_is_named_by_its_place_in_the_batch_and_told_in_one_line(
     assert "return model(values)" in line_of(found)
     (told,) = [line for line in capfd.readouterr().err.splitlines() if "again" in line]
     assert 'batch["pixels"] (float32) was 4x3x8 and is 4x5x8' in told
-    assert f"at {found['line']}; pad to one length, or to a few" in told
+    assert f'at {found["line"]}; give batch["pixels"] few shapes: pad to one length' in told
 
 
 def line_of(found: dict[str, Any]) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from trcomp import advice, doctor_command
+from trcomp import advice, doctor_command, remedies
 from trcomp.errors import SpecError
 from trcomp.job import Job
 
@@ -69,6 +69,22 @@ def test_the_three_costliest_come_first_each_with_its_line_and_seconds() -> None
     )
     assert "7 compiles for it" in found[0].because
     assert "nonzero" in advice.most_helpful(report(RANK), 4)[3].change
+
+
+def test_the_log_of_a_job_has_said_the_same() -> None:
+    (cause, _) = RANK["causes"]
+    said = remedies.remedy(cause["kind"], cause["example"])
+    assert advice.most_helpful(report(RANK))[0].change.lower() == said
+
+
+def test_what_nothing_can_be_done_about_is_no_advice() -> None:
+    switched = {"kind": "mode", "example": "eval() after train()", "line": "a.py:1"}
+    needed = RANK | {"causes": [switched | {"compiles": 2, "seconds": 60.0}], "interruptions": []}
+    assert [one.change for one in advice.most_helpful(report(needed))] == [
+        "Read input faster: more num_workers, or batches made beforehand"
+    ]
+    assert remedies.remedy("mode", "eval() after train()").startswith("nothing, if ")
+    assert remedies.remedy("first", "") == ""
 
 
 def test_the_rank_that_lost_most_speaks() -> None:

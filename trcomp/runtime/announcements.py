@@ -39,7 +39,7 @@ def begin(cause: Cause, operations: int) -> None:
         where = f", at {cause.line}" if cause.line else ""
         _say(
             f"step {counters.steps + 1} compiles again, {operations} operations: "
-            f"{cause.text}{where}; {cause.advice}{last}"
+            f"{cause.text}{where}; {cause.remedy}{last}"
         )
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from trcomp import remedies
 from trcomp.runtime import source_lines, varying
 from trcomp.runtime.bodies import operations
 from trcomp.runtime.graph import Graph
@@ -25,24 +26,13 @@ _NORMS = ("batch_norm", "batch_norm_backward")
 _DROPOUTS = ("dropout", "native_dropout", "bernoulli")
 
 FIRST = "first"
-ADVICE = {
-    "shape": "pad to one length, or to a few (buckets), and drop or pad the last batch",
-    "last batch": "drop_last=True, or pad the last batch",
-    "dtype": "give each step the same dtype: cast once, before the loop",
-    "number": "lift the scalar out: give a float always, or a tensor",
-    "argument": "lift it out: give a tensor, or one of a few values",
-    "mode": "nothing, if train() and eval() alternate: each is compiled once",
-    "operation": "do it in each step, or choose by torch.where: a Python branch is another graph",
-    "result": "keep the same tensors alive in each step",
-}
-"""What to do about each kind of cause."""
 
 
 class Cause(NamedTuple):
     """Why a graph is compiled.
 
     Attributes:
-        kind: "first", or one of `ADVICE`.
+        kind: "first", or one that `remedies` knows.
         text: What changed; empty for the first graph of its kind.
         line: Of the script, where that is.
     """
@@ -52,9 +42,9 @@ class Cause(NamedTuple):
     line: str = ""
 
     @property
-    def advice(self) -> str:
+    def remedy(self) -> str:
         """What to do about it."""
-        return ADVICE.get(self.kind, "")
+        return remedies.remedy(self.kind, self.text)
 
 
 @dataclass(frozen=True)
