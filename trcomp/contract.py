@@ -303,6 +303,11 @@ def sm_variables(
     return variables
 
 
+def script_arguments(environ: Mapping[str, str]) -> list[str]:
+    """The script's arguments, from the variable in which `sm_variables` has them."""
+    return [str(argument) for argument in json.loads(environ.get("SM_USER_ARGS", "[]"))]
+
+
 def is_job_variable(name: str) -> bool:
     """Whether a variable describes one job to its script, so that no other job may inherit it."""
     own = {"SAGEMAKER_BASE_DIR", "TRAINING_JOB_NAME", "SAGEMAKER_JOB_NAME", "CURRENT_HOST"}

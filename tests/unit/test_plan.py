@@ -19,6 +19,7 @@ from trcomp import (
     flags,
 )
 from trcomp.backends import process
+from trcomp.backends.base import masked, masked_arguments
 from trcomp.backends.local_jobs import inherited
 from trcomp.backends.local_plan import LocalPlan
 from trcomp.backends.process_plan import host_addresses
@@ -70,6 +71,22 @@ def test_secrets_are_masked_when_printed_and_sent_in_full(code: Path) -> None:
         assert "s3cret" not in text
     assert "TOKENIZERS=fast" in plan.to_text()
     assert plan.hosts[0].environment["HF_TOKEN"] == "s3cret"
+
+
+@pytest.mark.parametrize(
+    ("name", "secret"),
+    [
+        *(
+            (name, True)
+            for name in ("PGPASSWORD", "db_password_file", "MYSQL_PWD", "sshPassphrase")
+        ),
+        *((name, True) for name in ("api-key", "HF_TOKEN", "client_secret", "ACCESSKEY")),
+        *((name, False) for name in ("PWD", "tokenizer", "max_tokens", "keys", "compass")),
+    ],
+)
+def test_what_is_masked_follows_from_its_name(name: str, secret: bool) -> None:
+    assert masked({name: "value"}) == {name: "***" if secret else "value"}
+    assert (masked_arguments([f"--{name}", "value"])[1] == "***") == secret
 
 
 def test_json_holds_what_travels(code: Path) -> None:

@@ -22,7 +22,9 @@ Cursor = dict[str, Any]
 """How far each of a job's logs has been read, as its backend counts; {} is the beginning."""
 
 _SECRET = re.compile(
-    r"(^|[_-])(secret|token|passw(or)?d|credentials?|(api|access|private)[_-]?key)([_-]|$)", re.I
+    r"passw(or)?d|passphrase|"
+    r"(^|[_-])(secret|token|credentials?|(api|access|private)[_-]?key)([_-]|$)|[_-]pwd$",
+    re.I,
 )
 _PASSWORD = re.compile(r"(://[^/\s:@]*:)[^/\s@]+@")
 

@@ -9,21 +9,21 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType, TracebackType
 
-from trcomp import compat, error_file, flags, gloo
+from trcomp import compat, contract, error_file, flags, gloo
 from trcomp.entrypoint.processes import die_with_parent
 from trcomp.env.topology import Topology
 from trcomp.env.variables import has_identity, identity
 
 
 def main() -> None:
-    """Run ``sys.argv[1]`` with the arguments after it, as ``python script.py …`` would.
+    """Run ``sys.argv[1]`` with the job's arguments, as ``python script.py …`` would.
 
     Ends with exit code 1 when the script raises, after the usual traceback; a SystemExit keeps
     its code. Either is written to the worker's error file first.
     """
     die_with_parent()
     script = Path(sys.argv[1])
-    sys.argv = sys.argv[1:]
+    sys.argv = [sys.argv[1], *contract.script_arguments(os.environ)]
     sys.path[0] = str(script.parent)
     # The torch_xla module tree must be found even before the script imports torch.
     compat.install()

@@ -122,7 +122,7 @@ def plan_workers(site: Site) -> tuple[Worker, ...]:
     script = entry_point(site)
     _check_cache(site)
     workers = _workers(site, script)
-    _check_passable(workers[0])  # The others differ in their ranks.
+    _check_passable(workers[0], site.contract.argv)  # The others differ in their ranks.
     return workers
 
 
@@ -187,8 +187,8 @@ def job_environ(site: Site) -> dict[str, str]:
     return environ
 
 
-def _check_passable(worker: Worker) -> None:
-    texts = {f"argument {text[:40]!r}": text for text in worker.argv}
+def _check_passable(worker: Worker, arguments: Sequence[str]) -> None:
+    texts = {f"argument {text[:40]!r}": text for text in (*worker.argv, *arguments)}
     texts |= {f"variable {name}": f"{name}={value}" for name, value in worker.environ.items()}
     problems = [
         Problem(where, f"{len(text)} characters", allowed)
@@ -260,10 +260,10 @@ def _worker(
     environ = applied(job_environ(site), variables)
     environ |= {flag.name: value for flag, value in settings.items()}
     environ |= restart_variables(site.attempt, flags.MAX_RESTARTS.get(site.environ))
-    argv = (sys.executable, "-m", "trcomp.entrypoint.worker", str(script))
     return Worker(
         rank=None if rank is None else rank.rank,
-        argv=(*argv, *site.contract.argv),
+        # Its arguments are no part of it: every user of the machine could read them.
+        argv=(sys.executable, "-m", "trcomp.entrypoint.worker", str(script)),
         environ=environ,
         cwd=site.paths.code,
         prefix=b"" if rank is None else rank_prefix(rank.rank),
