@@ -22,7 +22,7 @@ class ErrorReport:
     """Why a worker failed.
 
     Attributes:
-        time: Seconds since the epoch.
+        time: When, by `time.monotonic`: one clock for all of a host, which nobody sets.
         rank: The rank that raised; None for a script that runs once per host.
         host: The host's name in the job.
         exception: The exception line of the traceback, such as ``ValueError: bad``.
@@ -57,7 +57,8 @@ def write(
     """
     lines = traceback.format_exception(error)
     code = error.code & 0xFF if isinstance(error, SystemExit) and type(error.code) is int else 1
-    report = ErrorReport(time.time(), rank, host, exception_line(error), "".join(lines), code)
+    moment, exception = time.monotonic(), exception_line(error)
+    report = ErrorReport(moment, rank, host, exception, "".join(lines), code)
     draft = path.with_name(f"{path.name}.{os.getpid()}")
     with contextlib.suppress(OSError):
         draft.write_text(json.dumps(asdict(report)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -147,6 +148,22 @@ def test_a_rank_that_the_script_started_is_named(end: Ends, tmp_path: Path) -> N
     failure = blamed(Outcome((Exit(host, 1, 5, False, b""),)), "algo-1")
     assert failure is not None
     assert failure.rank == 3
+
+
+def test_who_failed_first_does_not_change_with_the_clock(
+    end: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = end(0, 1, at=0), end(1, 1, at=0)
+    for ended, clock in ((first, 9000.0), (second, 5000.0)):
+        # Somebody has set the clock back meanwhile.
+        monkeypatch.setattr(time, "time", lambda clock=clock: clock)
+        path = ended.worker.error_file
+        assert path is not None
+        error_file.write(path, ValueError(), rank=ended.worker.rank, host="algo-1")
+    failure = blamed(Outcome((first, second)), "algo-1")
+    assert failure is not None and failure.rank == 0
+    # Files of several hosts are compared as the clock now is.
+    assert failure.file_time == pytest.approx(5000, abs=60)
 
 
 def test_rank_and_host_are_within_what_sagemaker_shows() -> None:

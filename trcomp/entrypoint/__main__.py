@@ -178,7 +178,7 @@ class _Run:
         failed = failure.blamed(outcome, site.contract.current_host, what)
         if failed is not None:
             self.say(failed.summary)
-            failure.write(site.paths.failure, failed.text, failed.time)
+            failure.write(site.paths.failure, failed.text, failed.file_time)
         if outcome.signal is not None:
             return self._stopped(outcome.signal)
         return 0 if failed is None else failed.exit_code

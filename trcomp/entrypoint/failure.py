@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import signal
+import time as clock
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,7 +35,7 @@ class Failure:
         host: On which host.
         exit_code: The job's exit code.
         details: The traceback, or the worker's last lines.
-        time: When it failed, in seconds since the epoch.
+        time: When it failed, by `time.monotonic`.
     """
 
     exception: str
@@ -48,6 +49,11 @@ class Failure:
     def text(self) -> str:
         """The contents of output/failure."""
         return f"{self._head}\n{self._who}\n\n{self.details}".rstrip() + "\n"
+
+    @property
+    def file_time(self) -> float:
+        """When it failed, in seconds since the epoch, as this machine's clock now counts them."""
+        return clock.time() - (clock.monotonic() - self.time)
 
     @property
     def summary(self) -> str:

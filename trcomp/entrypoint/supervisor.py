@@ -58,7 +58,7 @@ class Exit:
     Attributes:
         worker: Which.
         returncode: Its exit code, or minus the signal that killed it.
-        time: When, in seconds since the epoch.
+        time: When, by `time.monotonic`.
         told_to_stop: Whether it had been sent a signal before.
         tail: Its last output, at most 32 KiB.
     """
@@ -77,7 +77,7 @@ class Outcome:
     Attributes:
         exits: The ends.
         signal: What this process was sent, None if it was left alone.
-        signal_time: When, in seconds since the epoch.
+        signal_time: When, by `time.monotonic`.
         stall: The rank that was found to hang, if one was.
     """
 
@@ -204,7 +204,7 @@ class _Supervision:
                 continue  # an orphan that we adopted
             running.process.returncode = returncode
             told = self._deadline is not None
-            self._ended.append((running, returncode, time.time(), told))
+            self._ended.append((running, returncode, time.monotonic(), told))
 
     def _watch(self) -> None:
         if self._watchdog is not None and self._deadline is None:
@@ -216,7 +216,7 @@ class _Supervision:
         failed = any(returncode != 0 for _, returncode, _, _ in self._ended) or self._stall
         if self._deadline is None and (received or failed):
             if received:
-                self._signal, self._signal_time = received[0], time.time()
+                self._signal, self._signal_time = received[0], time.monotonic()
             else:
                 self._on_failure()
             self._deadline = time.monotonic() + self._grace_seconds

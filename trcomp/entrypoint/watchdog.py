@@ -25,8 +25,8 @@ class Stall:
         rank: The one that stopped.
         text: One sentence on it.
         details: Where each rank of the host is, and its stacks.
-        time: When it was noticed, in seconds since the epoch, counted from its last step: the host
-            whose rank stopped first has the earliest.
+        time: When it was too long, by `time.monotonic`, counted from its last step: the host whose
+            rank stopped first has the earliest.
     """
 
     rank: int
@@ -73,8 +73,8 @@ class Watchdog:
                 f" The script of rank {', '.join(ended)} has ended: ranks that make different "
                 "numbers of steps wait for ever; give each as many batches."
             )
-        happened = time.time() - quiet + self.seconds
-        return Stall(first.rank, text, self._details(ranks, stacks), happened)
+        details = self._details(ranks, stacks)
+        return Stall(first.rank, text, details, first.since + self.seconds)
 
     def _stacks(self, ranks: Sequence[Progress], wait: Callable[[float], object]) -> dict[int, str]:
         for one in ranks:

@@ -267,7 +267,7 @@ def _failure(error: Exception, text: str) -> Failure:
     except Exception:
         pickled = None
     line = f"{type(error).__name__}: {error}"
-    return Failure(time.time(), pickled, line, text)
+    return Failure(time.monotonic(), pickled, line, text)
 
 
 def _raise(failed: _Started, failures: list[tuple[Failure, int]]) -> None:

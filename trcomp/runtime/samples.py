@@ -17,7 +17,7 @@ class Series:
         self.count = 0
         self.total = 0.0
         self.recent: deque[tuple[float, float]] = deque(maxlen=_KEPT)
-        """(seconds since the epoch, value), oldest first."""
+        """(`time.monotonic`, value), oldest first."""
 
 
 series: defaultdict[str, Series] = defaultdict(Series)
@@ -47,4 +47,4 @@ def note(name: str, value: float) -> None:
     held = series[_prefix + name]
     held.count += 1
     held.total += value
-    held.recent.append((time.time(), value))
+    held.recent.append((time.monotonic(), value))

@@ -64,6 +64,9 @@ class TrainingJob(threading.Thread):
         self._logs = logs
         self._interrupted = False
         self._trained_seconds = 0.0
+        self._created = time.monotonic()
+        self._ended: float | None = None
+        """When, by the same clock; None while the job goes on."""
         self._lock = threading.Lock()
         self._stopping: str | None = None
         """Why the job is to stop: the secondary state in which it will end."""
@@ -94,11 +97,11 @@ class TrainingJob(threading.Thread):
         seconds = self._request["ResourceConfig"].get("KeepAlivePeriodInSeconds")
         if not seconds:
             return None
-        if "TrainingEndTime" not in self._answer:
+        if self._ended is None:
             return {"Status": "InUse"}
         if self._reused_by is not None:
             return {"Status": "Reused", "ReusedByJob": self._reused_by}
-        kept = round((datetime.now(UTC) - self._answer["TrainingEndTime"]).total_seconds())
+        kept = round(time.monotonic() - self._ended)
         billed = {"ResourceRetainedBillableTimeInSeconds": min(kept, seconds)}
         return {"Status": "Available" if kept < seconds else "Terminated"} | billed
 
@@ -196,8 +199,7 @@ class TrainingJob(threading.Thread):
     def _overdue(self) -> bool:
         """Whether a job on spot instances has waited and trained for as long as it may."""
         seconds = self._request.get("StoppingCondition", {}).get("MaxWaitTimeInSeconds")
-        since = (datetime.now(UTC) - self._answer["CreationTime"]).total_seconds()
-        return seconds is not None and since > seconds
+        return seconds is not None and time.monotonic() - self._created > seconds
 
     def _train(self, plan: LocalPlan) -> LocalRecord:
         """Run the hosts, and carry their lines to CloudWatch until they have ended."""
@@ -257,6 +259,7 @@ class TrainingJob(threading.Thread):
     def _end(self, status: str, state: str, reason: str | None = None) -> None:
         self._enter(state, reason or "")
         with self._lock:
+            self._ended = time.monotonic()
             now = self._answer["LastModifiedTime"]
             begin = self._answer.get("TrainingStartTime", now)
             self._answer |= {

@@ -18,7 +18,7 @@ class RateTracker:
     def __init__(self, smooth_factor: float | None = None) -> None:
         default = getenv_as("RATE_TRACKER_SMOOTHING", float, 0.4)
         self._smooth_factor = default if smooth_factor is None else smooth_factor
-        self._start_time = self._partial_time = time.time()
+        self._start_time = self._partial_time = time.monotonic()
         self._partial_count = self._count = 0.0
         self._partial_rate: float | None = None
 
@@ -28,7 +28,7 @@ class RateTracker:
 
     def rate(self) -> float:
         """Items a second since this was asked last, smoothed."""
-        now = time.time()
+        now = time.monotonic()
         seconds = now - self._partial_time
         if seconds <= 0:
             return self._partial_rate or 0.0
@@ -41,5 +41,5 @@ class RateTracker:
 
     def global_rate(self) -> float:
         """Items a second since the start."""
-        seconds = time.time() - self._start_time
+        seconds = time.monotonic() - self._start_time
         return (self._partial_count + self._count) / seconds if seconds > 0 else 0.0

@@ -6,6 +6,7 @@ Times are nanoseconds, as torch_xla has them.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterable, Sequence
 
 import trcomp.runtime as rt
@@ -71,7 +72,8 @@ def metric_data(name: str) -> tuple[int, float, list[tuple[float, float]]] | Non
     if ours not in series or not series[ours].count:
         return None
     held = series[ours]
-    recent = [(when, value * factor) for when, value in held.recent]
+    epoch = time.time() - time.monotonic()
+    recent = [(epoch + when, value * factor) for when, value in held.recent]
     return held.count, held.total * factor, recent
 
 
