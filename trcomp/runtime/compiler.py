@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -41,6 +42,7 @@ from trcomp.runtime.storage import storage_order
 
 FAILED_NODE = "trcomp_failed_node"
 """Attribute of an exception: the node whose rule raised it."""
+_GRAPHS_OPTION = "xla_gpu_enable_command_buffer"
 
 
 @dataclass(frozen=True)
@@ -221,6 +223,16 @@ def _in_order(graph: Graph, floats: Any, ints: Any) -> Iterator[Any]:
             next_int += 1
 
 
+def compiler_options() -> dict[str, str | bool]:
+    """What XLA is told about the executables that it makes."""
+    options = persistent.compiler_options()
+    set_by_user = _GRAPHS_OPTION in os.environ.get("XLA_FLAGS", "")
+    if flags.PROFILE_STEPS.get() and client.platform() == "gpu" and not set_by_user:
+        # XLA hands kernels to a GPU in graphs, and within one a trace does not say what each is of.
+        options[_GRAPHS_OPTION] = ""
+    return options
+
+
 def compile_graph(graph: Graph) -> Executable:
     """Trace, lower and compile a graph, or load what an earlier process made of it."""
     client.start()
@@ -236,7 +248,7 @@ def compile_graph(graph: Graph) -> Executable:
     else:
         announcements.begin(cause, size)
         lowered = lower_graph(graph)
-        compiled = lowered.compile(persistent.compiler_options())
+        compiled = lowered.compile(compiler_options())
         if flags.DEBUG.get():
             dump.write(graph, counters.compiles, lowered, compiled)
         if scopes.Asked.on:

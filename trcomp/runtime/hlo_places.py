@@ -64,6 +64,8 @@ def write_trace(source: Path, target: Path, rank: int) -> None:
         place = known.get(module, {}).get(given.get("hlo_op", ""))
         if place is not None:
             given |= {"scope": place.scope, "source": place.source}
+            if event["name"] != given["hlo_op"]:
+                given["kernel"] = event["name"]
             if place.scope:
                 event["name"] = place.scope
     with gzip.open(target, "wt", encoding="utf-8") as stream:
