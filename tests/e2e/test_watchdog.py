@@ -64,3 +64,18 @@ def test_ranks_that_make_different_numbers_of_steps_are_told_so(
     assert (error.rank, error.exit_code) == (0, 124)
     assert "The script of rank 1 has ended" in str(error)
     assert "give each as many batches" in str(error)
+
+
+def test_so_are_ranks_of_a_job_without_xla(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """gloo's own words speak of a worker that crashed."""
+    monkeypatch.setenv(flags.HOME.name, str(tmp_path))
+    estimator = Estimator(
+        "uneven_steps.py",
+        SCRIPTS,
+        compiler_config=TrainingCompilerConfig(enabled=False),
+        environment={"GPU_NUM_DEVICES": "2"},
+    )
+    with pytest.raises(JobFailedError) as caught:
+        estimator.fit()
+    assert caught.value.rank == 1
+    assert "The script of rank 0 had ended before" in str(caught.value)

@@ -31,12 +31,13 @@ class Ends:
         error_at: float | None = None,
         code: int = 1,
         tail: bytes = b"",
+        exception: str = "",
     ) -> Exit:
         path = self.directory / f"rank-{rank}.json"
         if error_at is not None:
             report = {"time": error_at, "rank": rank, "host": "algo-1"}
             report |= {
-                "exception": f"ValueError: {rank}",
+                "exception": exception or f"ValueError: {rank}",
                 "traceback": "Traceback: ...",
                 "exit_code": code,
             }
@@ -105,6 +106,21 @@ def test_a_rank_that_jax_aborted_says_which_other_is_silent(
     # Any other reason is not taken for it.
     other = blamed(Outcome((end(3, -signal.SIGABRT, at=5, tail=words.encode()),)), "algo-1")
     assert other is not None and other.exception == "The script was killed by SIGABRT"
+
+
+def test_a_connection_to_a_rank_that_has_ended_says_that_steps_differ(end: Ends) -> None:
+    closed = "RuntimeError: [pair.cc:553] Connection closed by peer [127.0.0.1]:1961"
+    exits = (end(0, 0, at=4), end(1, 1, at=5, error_at=4.5, exception=closed))
+    uneven = blamed(Outcome(exits), "algo-1")
+    assert uneven is not None and uneven.exception == closed
+    assert "The script of rank 0 had ended before, and rank 1 had more to do" in uneven.details
+    assert uneven.details.endswith("Traceback: ...")
+    # One that was told to stop, or failed itself, has nothing to do with it.
+    for first in (end(0, 0, at=5, told=True), end(0, 1, at=6)):
+        other = blamed(Outcome((first, exits[1])), "algo-1")
+        assert other is not None and other.details == "Traceback: ..."
+    another = blamed(Outcome((exits[0], end(1, 1, at=5, error_at=4.5))), "algo-1")
+    assert another is not None and another.details == "Traceback: ..."
 
 
 def test_who_was_told_to_stop_is_not_blamed(end: Ends) -> None:

@@ -7,7 +7,7 @@ import os
 import re
 import signal
 import time as clock
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trcomp import error_file
@@ -20,6 +20,8 @@ _TAIL_LINES = 20
 _RESERVE_BYTES = 64 << 10
 _STALLED = 124
 """The exit code of a job whose ranks hang: timeout(1)'s."""
+_CLOSED = re.compile(r"[Cc]onnection (closed|reset) by|remote process exited|Broken pipe")
+"""In the words of gloo, NCCL and the kernel: who was at the other end is gone."""
 _ABORTED = b"Terminating process because the JAX distributed service detected fatal errors"
 _UNHEARD = re.compile(rb"stopped sending heartbeats\):\s*((?:[\w:/]*\d+,?\s*\n)+)")
 """JAX's coordinator aborts the ranks with these words when it does not hear of one any more."""
@@ -103,7 +105,26 @@ def blamed(outcome: Outcome, host: str, what: str = "The script") -> Failure | N
     if not failures:
         return None
     time, ended, report = min(failures, key=lambda failure: failure[0])
-    return _of(ended, report, host, what, time)
+    failure = _of(ended, report, host, what, time)
+    note = _uneven(failure, outcome)
+    return replace(failure, details=f"{note}\n\n{failure.details}") if note else failure
+
+
+def _uneven(failure: Failure, outcome: Outcome) -> str:
+    """Why a connection broke, if it was to a rank that had come to its end; else empty."""
+    ended = sorted(
+        exit.worker.rank
+        for exit in outcome.exits
+        if exit.returncode == 0 and not exit.told_to_stop and exit.worker.rank is not None
+    )
+    if not ended or not _CLOSED.search(failure.exception):
+        return ""
+    ranks = "rank" if len(ended) == 1 else "ranks"
+    return (
+        f"The script of {ranks} {', '.join(map(str, ended))} had ended before, and rank "
+        f"{failure.rank} had more to do with all ranks: they made different numbers of steps. Give "
+        "each as many batches: DistributedSampler(drop_last=True)."
+    )
 
 
 def reserve(path: Path) -> None:
