@@ -92,12 +92,12 @@ def _leave(store: Any) -> None:
 
 
 def _compare(store: Any) -> None:
-    from trcomp.runtime import peers
+    from trcomp.runtime import comparing
 
     alike = [
         (f"all_reduce sum float32[{size}]", None, "train.py:1") for size in range(_COLLECTIVES)
     ]
-    peers.await_alike(peers.tell(alike, is_new=True))
+    comparing.await_alike(comparing.tell(alike, is_new=True))
 
 
 def _wait(store: Any) -> None:

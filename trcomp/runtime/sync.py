@@ -13,10 +13,10 @@ from trcomp.runtime import (
     aside,
     client,
     closures,
+    comparing,
     executables,
     in_flight,
     ir,
-    peers,
     source_lines,
 )
 from trcomp.runtime.agreement import Row
@@ -110,7 +110,7 @@ def _run(graph: Graph) -> None:
     told = []
     if graph.collective:
         client.start()
-        told = peers.tell(
+        told = comparing.tell(
             graph.collectives(),
             is_new=executable is None,
             operations=partial(_operations, *_recorded(graph, executable)),
@@ -123,7 +123,7 @@ def _run(graph: Graph) -> None:
         note("donated_buffers", len(executable.donated))
     else:
         counters.cache_hits += 1
-    peers.await_alike(told)
+    comparing.await_alike(told)
     start = time.perf_counter()
     with blaming_peers(), explained(executable):
         results = executable.run(*arguments(graph, executable.donated, executable.kept))
