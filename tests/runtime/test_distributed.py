@@ -295,6 +295,24 @@ UNEVEN = """
 """
 
 
+def test_a_rank_that_is_ended_by_its_watcher_tells_the_others_too(tmp_path: Path) -> None:
+    """Rank 1 finds that rank 0 has ended; rank 2 waits for it in another group."""
+    script = """
+    import torch
+    import trcomp.runtime as rt
+
+    pairs = [(0, 1), (2,)]
+    for step in range(3 + (rt.rank() > 0)):
+        rt.all_reduce("sum", torch.ones(2, device="xla") + step, groups=pairs).tolist()
+    if rt.rank() == 2:
+        rt.rendezvous("saved")
+    """
+    ended = run_ranks(script, tmp_path, 3)
+    assert "UnevenDataError: Rank 1 waits for rank 0" in ended[1].text
+    assert ended[2].code == 1
+    assert "Rank 2 ends, since rank 1 has failed: trcomp.errors.UnevenDataError" in ended[2].text
+
+
 def test_a_rank_with_more_batches_than_one_that_has_ended_says_so_in_seconds(
     tmp_path: Path,
 ) -> None:

@@ -110,6 +110,9 @@ def join(store: Store | None = None) -> None:
     own_rank.keep()
     for begin in when_joined:
         begin()
+    # Called before what has begun is ended: a rank that waits for the others still hears them.
+    atexit.unregister(_leave)
+    atexit.register(_leave)
 
 
 def _check_free(place: str) -> None:
@@ -162,6 +165,8 @@ class _Joined:
     """Where the ranks have met."""
     store: Any = None
     """Rank 0 may serve it: it must outlive the meeting."""
+    others_told = False
+    """Whether this rank has told the others of a failure."""
 
 
 def _agreed_coordinator(identity: variables.Identity, store: Store | None) -> str:
@@ -221,8 +226,9 @@ def abandon() -> None:
     At a good end the ranks wait for each other. One that has failed would wait for peers that are
     stuck in a collective with it; they are told instead.
     """
-    if global_state.client is not None:
-        pass_on_failure(f"{FAILED} {rank()} {own_failure()}")
+    failed = failure()
+    if global_state.client is not None and failed is not None and not _Joined.others_told:
+        pass_on_failure(f"{FAILED} {failed[0]} {failed[1]}")
     if global_state.service is not None:
         # A peer that failed with this rank is aborted in the middle of its own end if the service
         # goes first.
@@ -241,6 +247,7 @@ def pass_on_failure(words: str) -> None:
     Args:
         words: `FAILED`, the rank that has failed, and why.
     """
+    _Joined.others_told = True
     _, failed, *_ = words.split(" ", 2)
     first = _FAN_OUT * rank() + 1
     told = set(range(first, min(first + _FAN_OUT, world_size())))
@@ -253,24 +260,27 @@ def pass_on_failure(words: str) -> None:
 
 def _leave() -> None:
     """End well with the others, or at once after a failure."""
-    if own_failure():
+    if failure():
         abandon()
     elif global_state.client is not None:
         _await_peers(global_state.client)
 
 
-def own_failure() -> str:
-    """Why this rank's script failed, in one line; empty if it did not.
+def failure() -> tuple[int, str] | None:
+    """The rank that has failed, as far as this process knows, and why; None if none has.
 
-    Python keeps an exception that ended the script, and a worker writes its error file.
+    Python keeps an exception that ended the script, and a worker writes its error file, which the
+    ranks share that a script starts itself.
     """
     if raised := getattr(sys, "last_value", None):
-        return error_file.exception_line(raised)
+        return rank(), error_file.exception_line(raised)
     path = flags.ERROR_FILE.get()
     if path and Path(path).exists():
         report = error_file.read(Path(path))
-        return report.exception if report else "an error"
-    return ""
+        if report is None:
+            return rank(), "its error file cannot be read"
+        return rank() if report.rank is None else report.rank, report.exception
+    return None
 
 
 def _await_peers(store: Any) -> None:

@@ -99,6 +99,7 @@ def _fail(error: DeviceError) -> None:
         frame = frame.f_back
     error.__traceback__ = trace
     sys.excepthook(type(error), error, trace)
+    sys.last_value = error  # As Python does for an exception that nobody catches.
     if path := flags.ERROR_FILE.get():
         error_file.write(Path(path), error, rank=rank(), host=report.host_name())
     if flags.REPORT_DIR.get():
@@ -133,7 +134,8 @@ def _end_with(words: str) -> None:
     """Another rank has failed: end too, before the coordinator goes and aborts this one."""
     distributed.pass_on_failure(words)
     time.sleep(_OWN_REASON_SECONDS)
-    if distributed.own_failure():
+    failed = distributed.failure()
+    if failed is not None and failed[0] == rank():
         return
     _, peer, why = words.split(" ", 2)
     _fail(
