@@ -11,6 +11,8 @@ Points = Sequence[tuple[float, float]]
 _WIDTH, _HEIGHT = 720, 220
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 12, 14, 34
 _TICKS = 4
+_LARGEST = 1e300
+"""What is above it is not drawn, and what is apart by less than its inverse is in one place."""
 NUM_COLOURS = 8
 """Series have the classes ``c0`` to ``c7``; later ones begin again."""
 
@@ -52,10 +54,10 @@ def lines(
     mark_label: str = "",
     from_zero: bool = True,
 ) -> str:
-    """A line for each series; nothing if there is no finite point.
+    """A line for each series; nothing if no point can be drawn.
 
     Args:
-        series: By name, ``(x, y)`` in order of x. What is not finite is left out.
+        series: By name, ``(x, y)`` in order of x. What is not finite, or above 1e300, is left out.
         title: What it shows, for those who cannot see it.
         x_label: Of the axis.
         format_y: Writes the numbers of the other axis.
@@ -63,17 +65,17 @@ def lines(
         mark_label: What they are.
         from_zero: Whether the axis of y begins at 0 at the latest.
     """
-    kept = {name: [p for p in points if _finite(p)] for name, points in series.items()}
+    kept = {name: [p for p in points if _drawn(p)] for name, points in series.items()}
     kept = {name: points for name, points in kept.items() if points}
     if not kept:
         return ""
-    shown = [point for points in kept.values() for point in points] + list(filter(_finite, marks))
+    shown = [point for points in kept.values() for point in points] + list(filter(_drawn, marks))
     xs, ys = [x for x, _ in shown], [y for _, y in shown]
     scale = _Scale(xs, [0.0, *ys] if from_zero else ys)
     parts = scale.axes(x_label, format_y)
     for index, points in enumerate(kept.values()):
         parts.append(_line(scale, points, index % NUM_COLOURS))
-    for x, y in filter(_finite, marks):
+    for x, y in filter(_drawn, marks):
         at_x, at_y = scale.at(x, y)
         shape = f"M{at_x:.1f} {at_y - 5:.1f}l5 9h-10z"
         tip = f"{mark_label}, {x_label} {number(x)}: {format_y(y)}"
@@ -171,8 +173,11 @@ class _Scale:
 
 def _span(values: Sequence[float]) -> float:
     """From the smallest value to the largest; above 0 where they are hardly apart."""
-    low, high = min(values), max(values)
-    return high - low if high - low > abs(low) * 1e-9 else abs(low) * 1e-6 or 1.0
+    low = min(values)
+    apart, near = max(values) - low, abs(low) * 1e-6
+    if apart > max(near * 1e-3, 1 / _LARGEST):
+        return apart
+    return near if near > 1 / _LARGEST else 1.0
 
 
 def _round_numbers(values: Sequence[float]) -> list[float]:
@@ -203,5 +208,5 @@ def _figure(title: str, height: int, parts: Sequence[str]) -> str:
     )
 
 
-def _finite(point: tuple[float, float]) -> bool:
-    return math.isfinite(point[0]) and math.isfinite(point[1])
+def _drawn(point: tuple[float, float]) -> bool:
+    return all(abs(value) <= _LARGEST for value in point)

@@ -93,6 +93,13 @@ def test_a_damaged_measurement_costs_itself_alone(field: str, value: Any) -> Non
     assert "rank 1" in job_page.page(record(), found, [])
 
 
+def test_the_least_measurement_there_is_leaves_a_page() -> None:
+    memory = {"steps": [], "compiles": [], "memory": [[0.5, 5e-324]]}
+    text = json.dumps(rank(0) | {"timeline": memory}).encode()
+    page = job_page.page(record(), results.report_of("process://vit", [text]), [])
+    assert "<h2>Memory</h2>" in page
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from trcomp import charts, job_page
@@ -205,10 +205,12 @@ def test_a_page_needs_nothing_but_itself() -> None:
     assert "url(" not in page and "@import" not in page
 
 
-_NUMBERS = st.floats(allow_nan=True, allow_infinity=True, width=32)
+_NUMBERS = st.floats(allow_nan=True, allow_infinity=True)
 
 
 @given(st.lists(st.tuples(_NUMBERS, _NUMBERS), max_size=20), st.booleans())
+@example([(0.0, 5e-324)], True)  # A point that is hardly above the axis.
+@example([(0.0, -1e308), (1.0, 1e308)], False)
 def test_any_numbers_make_a_chart_or_none(
     points: list[tuple[float, float]], from_zero: bool
 ) -> None:
