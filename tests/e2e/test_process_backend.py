@@ -26,6 +26,7 @@ from trcomp import (
 )
 from trcomp.backends import local_jobs, process
 from trcomp.cli import main
+from trcomp.inputs import TrainingInput
 
 pytestmark = pytest.mark.e2e
 
@@ -373,6 +374,29 @@ def test_checkpoints_are_found_again_by_the_next_job(workplace: Path) -> None:
     for _ in range(2):
         estimator(workplace, script, checkpoint_s3_uri=f"file://{kept}").fit(logs="None")
     assert (kept / "step-0").read_text() == (kept / "step-1").read_text() == "2"
+
+
+def test_a_channel_goes_to_the_hosts_of_its_groups(workplace: Path) -> None:
+    script = """
+        import os
+        channels = sorted(name for name in os.environ if name.startswith("SM_CHANNEL_"))
+        found = [*channels, *sorted(os.listdir(os.environ["SM_INPUT_DIR"] + "/data"))]
+        print("found", os.environ["SM_CURRENT_HOST"], *found)
+    """
+    for name in ("one", "all"):
+        (workplace / name).mkdir()
+    names = ("data", "rest")
+    groups = [{"InstanceGroupName": n, "InstanceType": "any", "InstanceCount": 1} for n in names]
+    words = {"instance_type": "local_process", "instance_groups": groups}
+    job = estimator(workplace, script, **words)
+    one = TrainingInput(workplace / "one", instance_groups=["data"])
+    job.fit({"one": one, "all": workplace / "all"}, logs="None")
+    assert job.latest_training_job is not None
+    lines = [line.split("found ")[1] for line in job.latest_training_job.logs() if "found" in line]
+    assert sorted({*lines}) == [
+        "algo-1 SM_CHANNEL_ALL SM_CHANNEL_ONE all one",
+        "algo-2 SM_CHANNEL_ALL all",
+    ]
 
 
 def test_a_job_does_not_touch_its_inputs_or_its_source(workplace: Path) -> None:

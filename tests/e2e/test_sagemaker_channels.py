@@ -93,6 +93,55 @@ def test_pipes_and_manifests(sagemaker: SageMaker, tmp_path: Path) -> None:
     assert values["labelled"] == [labelled.decode("latin-1")] * 2
 
 
+GROUPS: dict[str, Any] = {
+    "instance_type": None,
+    "instance_groups": [
+        {"InstanceGroupName": "data", "InstanceType": "ml.c5.large", "InstanceCount": 1},
+        {"InstanceGroupName": "ranks", "InstanceType": "ml.m5.large", "InstanceCount": 2},
+    ],
+    "distribution": {"torch_distributed": {"enabled": True}, "instance_groups": ["ranks"]},
+}
+OF_GROUP = """
+    import json, os, pathlib
+    place = pathlib.Path(os.environ["SM_INPUT_DIR"], "data")
+    files = [p for p in place.rglob("*") if p.is_file() and p.parent.name != "code"]
+    content = sorted(str(p.relative_to(place)) for p in files)
+    content += [f"{pipe.name}: {pipe.read_text()}" for pipe in place.glob("*_0")]
+    named = sorted(name for name in os.environ if name.startswith("SM_CHANNEL_"))
+    named = " ".join(name[11:] for name in named if name != "SM_CHANNEL_CODE")
+    print("FOUND", json.dumps([os.environ["SM_CURRENT_HOST"], [named, *content]]))
+"""
+
+
+def test_a_channel_goes_to_the_hosts_of_its_groups(sagemaker: SageMaker, tmp_path: Path) -> None:
+    base = f"s3://{sagemaker.bucket}"
+    for key in ("all/x", "parts/0", "parts/1", "parts/2", "raw/r"):
+        sagemaker.client("s3").put_object(Bucket=sagemaker.bucket, Key=key, Body=key.encode())
+    job = estimator(tmp_path, sagemaker, OF_GROUP, **GROUPS)
+    parts = TrainingInput(f"{base}/parts", distribution="ShardedByS3Key", instance_groups=["ranks"])
+    raw = TrainingInput(f"{base}/raw", instance_groups=["data"], input_mode="Pipe")
+    everywhere = TrainingInput(f"{base}/all", instance_groups=["data", "ranks"])
+    job.fit({"all": everywhere, "parts": parts, "raw": raw, "too": f"{base}/all"}, logs=False)
+    assert found(list(job_of(job).logs())) == {
+        "algo-1": [["ALL RAW TOO", "all/x", "too/x", "raw_0: raw/r"]],
+        # A channel that is shared is shared among those that get it.
+        "algo-2": [["ALL PARTS TOO", "all/x", "parts/0", "parts/2", "too/x"]],
+        "algo-3": [["ALL PARTS TOO", "all/x", "parts/1", "too/x"]],
+    }
+
+
+def test_a_channel_of_groups_that_are_not_there_is_refused(
+    sagemaker: SageMaker, tmp_path: Path
+) -> None:
+    job = estimator(tmp_path, sagemaker, "print('never')", **GROUPS)
+    train = TrainingInput(f"s3://{sagemaker.bucket}/all", instance_groups=["ranks"])
+    request = job.plan({"train": train}, job_name="lost").to_dict()["request"]
+    source = request["InputDataConfig"][0]["DataSource"]["S3DataSource"]
+    source["InstanceGroupNames"] = ["rank"]
+    with pytest.raises(ClientError, match=r"train: no InstanceGroups are called \['rank'\]"):
+        sagemaker.client("sagemaker").create_training_job(**request)
+
+
 def test_who_reads_half_an_epoch_goes_on_with_the_next(
     sagemaker: SageMaker, tmp_path: Path
 ) -> None:

@@ -16,6 +16,7 @@ from trcomp.backends.docker_plan import PASSED, DockerPlan, passed_environment
 from trcomp.backends.process_plan import plan as process_plan
 from trcomp.env import gpus
 from trcomp.flags import ALL, JOB_ONLY
+from trcomp.inputs import TrainingInput
 
 
 @pytest.fixture
@@ -135,6 +136,23 @@ def test_words_reach_the_engine(script: Path) -> None:
     assert (asked["extra_hosts"], asked["user"]) == ({"a": "10.0.0.7"}, "7:8")
     assert asked["device_requests"] == []
     assert asked["labels"]["trcomp.host"] == "algo-1"
+
+
+def test_a_channel_is_mounted_for_the_hosts_of_its_groups(script: Path) -> None:
+    names = ("data", "rest")
+    groups = [{"InstanceGroupName": n, "InstanceType": "any", "InstanceCount": 1} for n in names]
+    estimator = Estimator(script, instance_type="local", instance_groups=groups)
+    place = script.parent
+    inputs = {"one": TrainingInput(place, instance_groups=["data"]), "all": place}
+    plan = estimator.plan(inputs, job_name="j")
+    assert isinstance(plan, DockerPlan)
+    found = [{m.target for m in host.mounts if m.source == place} for host in plan.hosts]
+    assert found == [
+        {"/opt/ml/input/data/one", "/opt/ml/input/data/all"},
+        {"/opt/ml/input/data/all"},
+    ]
+    given = [[channel.name for channel in host.contract.channels] for host in plan.hosts]
+    assert given == [["one", "all"], ["all"]]
 
 
 def test_the_machines_own_network_needs_none_of_the_jobs(script: Path) -> None:

@@ -59,8 +59,10 @@ def link_data(plan: LocalPlan, host: HostPlan) -> None:
     paths = Paths(host.root)
     if plan.checkpoint_dir is not None:
         _link_checkpoints(plan.checkpoint_dir, host, paths)
+    own = {channel.name for channel in host.contract.channels}
     for link in plan.inputs:
-        _link_input(link.source, paths.data(link.channel))
+        if link.channel in own:
+            _link_input(link.source, paths.data(link.channel))
 
 
 def remove_tree(directory: Path) -> None:

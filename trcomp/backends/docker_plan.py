@@ -245,7 +245,10 @@ def _mounts(
     host = directory / "hosts" / name
     inside = Paths(Path(contract.DEFAULT_BASE))
     yield Mount(source=host / "ml", target=contract.DEFAULT_BASE)
+    own = {item.channel for item in local_request.inputs_of(spec, name)}
     for link in common["inputs"]:
+        if link.channel not in own:
+            continue
         place = inside.data(link.channel)
         target = place / link.source.name if link.source.is_file() else place
         yield Mount(source=link.source, target=str(target), read_only=True)

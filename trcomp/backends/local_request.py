@@ -11,7 +11,7 @@ from trcomp.backends.directory import jobs_directory
 from trcomp.backends.local_plan import InputLink
 from trcomp.backends.settings import environment_problems, group_problems, instance_groups, settings
 from trcomp.errors import Problem
-from trcomp.inputs import local_path
+from trcomp.inputs import Input, local_path
 from trcomp.spec import JobSpec
 
 
@@ -73,6 +73,14 @@ def fields(spec: JobSpec) -> dict[str, Any]:
     }
 
 
+def inputs_of(spec: JobSpec, host: str) -> list[Input]:
+    """The channels that a host gets: those of its group, and those for all."""
+    own = {group.name for group in instance_groups(spec) if host in group.hosts}
+    return [
+        item for item in spec.inputs if not item.instance_groups or own & {*item.instance_groups}
+    ]
+
+
 def host_contract(
     spec: JobSpec, host: str, *, cache: str | None, network_interface: str
 ) -> contract.Contract:
@@ -97,7 +105,10 @@ def host_contract(
         instance_groups=groups,
         current_group=contract.DEFAULT_GROUP if own is None else own.name,
         network_interface_name=network_interface,
-        channels=tuple(contract.Channel(i.channel, "File", i.content_type) for i in spec.inputs),
+        channels=tuple(
+            contract.Channel(item.channel, "File", item.content_type)
+            for item in inputs_of(spec, host)
+        ),
         checkpoints=contract.Checkpoints(local, spec.checkpoint_s3_uri)
         if spec.checkpoint_s3_uri or spec.checkpoint_local_path
         else None,

@@ -171,10 +171,15 @@ def _check(request: dict[str, Any], account: str) -> None:
         faults.append("ResourceConfig: one of InstanceType, InstanceGroups, InstancePreferences.")
     if spot and resources.get("InstancePreferences"):
         faults.append("InstancePreferences are not for spot training.")
+    groups = {group.get("InstanceGroupName") for group in resources.get("InstanceGroups") or []}
     for channel in request.get("InputDataConfig", []):
-        kind = channel.get("DataSource", {}).get("S3DataSource", {}).get("S3DataType")
-        if kind == "AugmentedManifestFile" and channels.mode(request, channel) != "Pipe":
+        source = channel.get("DataSource", {}).get("S3DataSource", {})
+        manifest = source.get("S3DataType") == "AugmentedManifestFile"
+        if manifest and channels.mode(request, channel) != "Pipe":
             faults.append("AugmentedManifestFile can only be used if the InputMode is Pipe.")
+        if unknown := sorted({*source.get("InstanceGroupNames", [])} - groups):
+            name = channel.get("ChannelName")
+            faults.append(f"{name}: no InstanceGroups are called {unknown}.")
     names = [channel.get("ChannelName") for channel in request.get("InputDataConfig", [])]
     if len(set(names)) != len(names):
         faults.append("InputDataConfig: channels must have different names.")

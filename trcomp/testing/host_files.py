@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,6 +54,18 @@ def instance_types(request: Request) -> list[str]:
     return [alone] if alone else [entry["InstanceType"] for entry in several]
 
 
+def channels_of(request: Request, host: str) -> Iterator[tuple[Request, Share]]:
+    """The channels that a host gets, each with its part among the hosts of the same groups."""
+    groups = groups_of(request)
+    for channel in request.get("InputDataConfig", ()):
+        named = channel["DataSource"].get("S3DataSource", {}).get("InstanceGroupNames")
+        hosts = [
+            name for group in groups if not named or group.name in named for name in group.hosts
+        ]
+        if host in hosts:
+            yield channel, Share(hosts.index(host), len(hosts))
+
+
 def prepare(request: Request, paths: Paths, host: str, hosts: Sequence[str]) -> None:
     """Write the host's configuration and download its channels and checkpoints.
 
@@ -64,13 +76,12 @@ def prepare(request: Request, paths: Paths, host: str, hosts: Sequence[str]) -> 
         directory.mkdir(parents=True)
     for name, content in _config(request, host, list(hosts)).items():
         (paths.config / f"{name}.json").write_text(json.dumps(content), encoding="utf-8")
-    for channel in request.get("InputDataConfig", ()):
+    for channel, share in channels_of(request, host):
         if channels.mode(request, channel) == "Pipe":
             channels.pieces(
                 channel
             )  # Streamed later: what is wrong with it is found before the job trains.
         else:
-            share = Share(hosts.index(host), len(hosts))
             channels.download(channel, paths.data(channel["ChannelName"]), share)
     if "CheckpointConfig" in request:
         saved = channels.listed(request["CheckpointConfig"]["S3Uri"])
@@ -108,7 +119,7 @@ def _config(request: Request, host: str, hosts: list[str]) -> dict[str, Any]:
         "network_interface_name": "eth0",
     }
     inputs = {}
-    for channel in request.get("InputDataConfig", ()):
+    for channel, _ in channels_of(request, host):
         entry = {
             "TrainingInputMode": channels.mode(request, channel),
             "S3DistributionType": _distribution(channel),

@@ -5,27 +5,27 @@ from __future__ import annotations
 import os
 import select
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 from trcomp.contract import Paths
-from trcomp.testing import channels
+from trcomp.testing import channels, host_files
 from trcomp.testing.channels import Share
 
 _TICK_SECONDS = 0.02
 
 
 @contextmanager
-def serving(request: Mapping[str, Any], hosts: Sequence[Paths]) -> Iterator[None]:
+def serving(request: Mapping[str, Any], hosts: Mapping[str, Paths]) -> Iterator[None]:
     """Stream the channels of a job to its hosts, until the block ends."""
     pipes = [
-        _Pipe(channel, paths.data(channel["ChannelName"]), Share(index, len(hosts)))
-        for channel in request.get("InputDataConfig", ())
+        _Pipe(channel, paths.data(channel["ChannelName"]), share)
+        for host, paths in hosts.items()
+        for channel, share in host_files.channels_of(request, host)
         if channels.mode(request, channel) == "Pipe"
-        for index, paths in enumerate(hosts)
     ]
     for pipe in pipes:
         pipe.start()

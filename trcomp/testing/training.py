@@ -11,7 +11,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Container
+from collections.abc import Container, Iterable
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
@@ -153,18 +153,18 @@ class TrainingJob(threading.Thread):
             plan = hosts.plan(self._request, self.name, arn, directory)
             self._check_stop()
             self._enter("Training", "Training image download completed. Training in progress.")
-            roots = [Paths(host.root) for host in plan.hosts]
+            roots = {host.name: Paths(host.root) for host in plan.hosts}
             with pipes.serving(self._request, roots):
                 ended = self._train(plan)
             if not self._interrupted or self._stopping is not None:
                 break
-            for paths in roots:
+            for paths in roots.values():
                 host_files.keep_checkpoints(self._request, paths)
             self._enter("Interrupted", "The spot instances were taken away")
             self._interrupted = False
             self._enter("Starting", "Preparing the instances for training")
         self._enter("Uploading", "Uploading generated training model")
-        self._upload(ended, directory / "output", roots)
+        self._upload(ended, directory / "output", roots.values())
         if ended.failure is not None and self._stopping is None:
             self._end("Failed", "Failed", hosts.failure_reason(ended, plan.hosts))
         elif self._stopping is not None:
@@ -226,7 +226,7 @@ class TrainingJob(threading.Thread):
         self._trained_seconds += time.monotonic() - begin
         return found
 
-    def _upload(self, ended: LocalRecord, results: Path, roots: list[Paths]) -> None:
+    def _upload(self, ended: LocalRecord, results: Path, roots: Iterable[Paths]) -> None:
         output = self._request["OutputDataConfig"]
         place = s3.place(output["S3OutputPath"]) / self.name / "output"
         key = output.get("KmsKeyId")
