@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -208,6 +210,27 @@ def test_the_ignore_file_says_what_else_is_no_code(code: Path) -> None:
     (code / ".trcompignore").write_text("!\n")
     with pytest.raises(SpecError, match=r"\.trcompignore'; Invalid git pattern: '!'"):
         plan_of(code)
+
+
+def test_a_directory_that_cannot_be_read_is_left_behind() -> None:
+    root = os.geteuid() == 0
+    with tempfile.TemporaryDirectory() as place:
+        (Path(place) / "train.py").write_text("")
+        (Path(place) / "closed" / "data").mkdir(parents=True)
+        (Path(place) / "link").symlink_to(Path(place) / "closed" / "data")
+        os.chmod(place, 0o755)
+        os.chmod(Path(place) / "closed", 0)
+        try:
+            # Everything is open to root.
+            os.seteuid(65534 if root else os.geteuid())
+            plan = plan_of(Path(place))
+            with pytest.raises(SpecError, match=r"Did you mean 'train\.py'"):
+                Estimator("trian.py", place).plan()
+        finally:
+            os.seteuid(0 if root else os.geteuid())
+            os.chmod(Path(place) / "closed", 0o700)
+    assert [file.destination for file in plan.files] == ["train.py"]
+    assert "closed/" in plan.left_behind
 
 
 def test_an_entry_point_inside_the_source_is_found_however_it_is_spelt(code: Path) -> None:

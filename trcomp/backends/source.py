@@ -154,7 +154,9 @@ def _walk(root: Path, leave: Callable[[str], object] = lambda name: None) -> lis
         prefix = "" if here == root else f"{here.relative_to(root).as_posix()}/"
         entered = []
         for name in sorted(subdirectories):
-            if ignored(f"{prefix}{name}/") or (here / name / "pyvenv.cfg").exists():
+            closed = not os.access(here / name, os.R_OK | os.X_OK, effective_ids=True)
+            environment = os.path.exists(here / name / "pyvenv.cfg")
+            if ignored(f"{prefix}{name}/") or closed or environment:
                 leave(f"{prefix}{name}/")
             else:
                 entered.append(name)
@@ -164,7 +166,7 @@ def _walk(root: Path, leave: Callable[[str], object] = lambda name: None) -> lis
                 leave(prefix + name)
             else:
                 files.append(here / name)
-    return sorted(path for path in files if path.is_file())
+    return sorted(filter(os.path.isfile, files))
 
 
 def _ignored(root: Path) -> Callable[[str], bool]:
