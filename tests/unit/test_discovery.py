@@ -86,8 +86,12 @@ def test_broken_addresses() -> None:
 
 
 def test_an_interface_that_is_not_there_is_not_named() -> None:
-    found = discovered(contract(network_interface_name="no-such-interface"), {}, ())
+    hosts = ("no-such-host-1.invalid", "no-such-host-2.invalid")
+    found = discovered(contract(*hosts, network_interface_name="no-such-interface"), {}, ())
     assert found.network_interface == ""
+    # Ranks of one host need none that leads to others.
+    found = discovered(contract(network_interface_name="no-such-interface"), {}, ())
+    assert found.network_interface == "lo"
 
 
 def test_hosts_of_different_types_are_refused() -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from trcomp import flags
 from trcomp.contract import Contract
-from trcomp.env import gpus
+from trcomp.env import gpus, network
 from trcomp.env.topology import DeviceKind, Topology, uniform, wanted_devices
 from trcomp.errors import BackendUnavailableError, MissingExtraError, Problem, SpecError
 
@@ -55,14 +55,12 @@ def discovered(
                 "train on the CPU.",
             )
     addresses = _addresses(environ)
-    interface = "lo" if _on_loopback(addresses.values()) else contract.network_interface_name
-    known = Path("/sys/class/net", interface).exists()
     return uniform(
         contract.rank_hosts,
         count,
         kind,
         addresses=addresses,
-        network_interface=interface if known else "",
+        network_interface=_interface(contract, addresses),
     )
 
 
@@ -137,6 +135,18 @@ def wait_for_names(
             )
         wait(1.0)
         missing = _unresolved(missing)
+
+
+def _interface(contract: Contract, addresses: Mapping[str, str]) -> str:
+    """The interface between the hosts, empty if it cannot be told."""
+    named = contract.network_interface_name
+    if _on_loopback(addresses.values()):
+        return network.LOOPBACK
+    if Path("/sys/class/net", named).exists():
+        return named
+    if len(contract.rank_hosts) == 1:
+        return network.LOOPBACK
+    return network.toward(addresses.get(contract.current_host, contract.current_host))
 
 
 def _on_loopback(addresses: Iterable[str]) -> bool:

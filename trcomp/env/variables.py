@@ -134,6 +134,11 @@ def gloo_interface(environ: Mapping[str, str]) -> str:
     return environ.get("GLOO_SOCKET_IFNAME", "")
 
 
+def with_gloo_interface(interface: str) -> dict[str, str]:
+    """The variable that tells gloo where to listen."""
+    return {"GLOO_SOCKET_IFNAME": interface}
+
+
 def without_proxy(environ: Mapping[str, str], host: str) -> dict[str, str]:
     """The variables that keep what goes to a host off the proxies, if there are any."""
     if not any(environ.get(name) or environ.get(name.upper()) for name in PROXIES):

@@ -29,7 +29,7 @@ from torch._C._distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous as torch_rendezvous
 
 from trcomp import error_file, flags
-from trcomp.env import gpus, variables
+from trcomp.env import gpus, network, variables
 from trcomp.errors import DeviceError
 from trcomp.runtime import heartbeat, interfaces, own_rank, questions, waiting
 from trcomp.runtime.agreement import Record, ledger
@@ -84,7 +84,7 @@ def join(store: Store | None = None) -> None:
     jax.config.update("jax_num_cpu_devices", 1)
     # Its SIGTERM handler would keep a stopped worker alive.
     jax.config.update("jax_enable_preemption_service", False)
-    _keep_gloo_on_the_jobs_interface()
+    _keep_gloo_on_the_jobs_interface(identity, coordinator)
     bind_address = interfaces.bind_address(coordinator, os.environ)
     if identity.rank == 0:
         _check_free(bind_address or coordinator)
@@ -135,10 +135,15 @@ when_joined: list[Callable[[], None]] = []
 """Called once the ranks have joined."""
 
 
-def _keep_gloo_on_the_jobs_interface() -> None:
-    """By itself JAX's gloo listens at the address that the host's own name has."""
+def _keep_gloo_on_the_jobs_interface(identity: variables.Identity, coordinator: str) -> None:
+    """By itself gloo listens at the address that the host's own name has, if it has one."""
     interface = variables.gloo_interface(os.environ)
+    if not interface:
+        alone = identity.local_world_size == identity.world_size
+        host = coordinator.rpartition(":")[0]
+        interface = network.LOOPBACK if alone else network.toward(host)
     if interface:
+        os.environ.update(variables.with_gloo_interface(interface))
         make = _jax.make_gloo_tcp_collectives
         _jax.make_gloo_tcp_collectives = partial(make, interface=interface)
 
