@@ -44,12 +44,16 @@ _JOIN_SECONDS = 900
 _LEAVE_SECONDS = 24 * 3600
 """At a good end ranks wait for the last, which may still evaluate or save."""
 _RENDEZVOUS_SECONDS = 1800
-_LINGER_SECONDS = 2
-"""How long the rank that serves the others outlives its own failure."""
+_LINGER_SECONDS = 3
+"""How long at most the rank that serves the others outlives its own failure."""
+_LAST_SECONDS = 1.5
+"""From a rank's word that it leaves to the end of its process, which Python takes down first."""
 FAILED = "failed"
 """Begins what a rank that has failed tells the others; its number and why follow."""
 _FAN_OUT = 8
 """So many ranks each rank tells of a failure: all of 8,000 are reached in five rounds."""
+_GONE = "trcomp/gone"
+"""Where ranks say that they leave after a failure."""
 _ALL_ENDED = "trcomp/all-ended"
 """The key that rank 0 sets once all have ended."""
 _NOTICE_SECONDS = 60
@@ -231,13 +235,15 @@ def abandon() -> None:
     At a good end the ranks wait for each other. One that has failed would wait for peers that are
     stuck in a collective with it; they are told instead.
     """
-    failed = failure()
-    if global_state.client is not None and failed is not None and not _Joined.others_told:
-        pass_on_failure(f"{FAILED} {failed[0]} {failed[1]}")
-    if global_state.service is not None:
-        # A peer that failed with this rank is aborted in the middle of its own end if the service
-        # goes first.
-        time.sleep(_LINGER_SECONDS)
+    store, failed = global_state.client, failure()
+    if store is not None:
+        if failed is not None and not _Joined.others_told:
+            pass_on_failure(f"{FAILED} {failed[0]} {failed[1]}")
+        if rank() == 0:
+            _outlive_peers(store)
+        else:
+            with contextlib.suppress(jax.errors.JaxRuntimeError):
+                store.key_value_set_bytes(f"{_GONE}/{rank()}", b"")
     for held in (global_state.client, global_state.service):
         if held is not None:
             # Its destructor waits for the others too: it must not run.
@@ -261,6 +267,18 @@ def pass_on_failure(words: str) -> None:
     with contextlib.suppress(jax.errors.JaxRuntimeError):  # Who serves the store may be gone.
         for peer in sorted(told - {rank(), int(failed)}):
             questions.ask(global_state.client, peer, words)
+
+
+def _outlive_peers(store: Any) -> None:
+    """Wait until the other ranks have ended: one that has not when the service goes is aborted."""
+    deadline = time.monotonic() + _LINGER_SECONDS
+    for peer in range(1, world_size()):
+        left = max(deadline - time.monotonic(), 0.001)
+        try:
+            store.blocking_key_value_get_bytes(f"{_GONE}/{peer}", int(left * 1000))
+        except jax.errors.JaxRuntimeError:
+            return
+    time.sleep(_LAST_SECONDS)
 
 
 def _leave() -> None:
