@@ -19,6 +19,9 @@ class Logs:
 
     def __init__(self, page_size: int = 2, empty_pages: int = 1) -> None:
         self.streams: dict[str, list[dict[str, Any]]] = {}
+        self.listed: dict[str, int] = {}
+        """What the listing says of a stream, where it is not up to date."""
+        self.asked: list[str] = []
         self.page_size = page_size
         self.empty_pages = empty_pages
 
@@ -36,11 +39,16 @@ class Logs:
         assert logGroupName == GROUP
         names = [name for name in sorted(self.streams) if name.startswith(logStreamNamePrefix)]
         return [
-            {"logStreams": [{"logStreamName": name} for name in names[begin : begin + 50]]}
+            {"logStreams": [self._described(name) for name in names[begin : begin + 50]]}
             for begin in range(0, len(names), 50)
         ]
 
+    def _described(self, name: str) -> dict[str, Any]:
+        ingested = self.listed.get(name, len(self.streams[name]))
+        return {"logStreamName": name, "lastIngestionTime": ingested}
+
     def get_log_events(self, **given: Any) -> dict[str, Any]:
+        self.asked.append(given["logStreamName"])
         events = self.streams[given["logStreamName"]]
         if not given["startFromHead"]:
             return {"events": events[-given["limit"] :]}
@@ -58,7 +66,7 @@ def everything(
     """What a reader that asks until there is nothing gets."""
     lines: list[str] = []
     while True:
-        new, cursor = sagemaker_logs.read(logs, "job", cursor, several)
+        new, cursor = sagemaker_logs.read(logs, "job", cursor, several, final=True)
         if not new:
             return lines, cursor
         lines += new
@@ -96,6 +104,55 @@ def test_more_than_fifty_streams_in_order_of_time() -> None:
         logs.put(f"job/algo-{host}-17", f"[rank {host}] x", time=1000 - host)
     lines, _ = everything(logs, {}, several=True)
     assert lines == [f"[algo-{host} rank {host}] x" for host in reversed(range(120))]
+
+
+def a_job_of_hosts(count: int) -> tuple[Logs, dict[str, Any]]:
+    """A job whose hosts have printed a line each, all of them read, and where to read on."""
+    logs = Logs(empty_pages=0)
+    for host in range(count):
+        logs.put(f"job/algo-{host}-17", "x")
+    lines, cursor = everything(logs, {})
+    assert len(lines) == count
+    logs.asked.clear()
+    return logs, cursor
+
+
+def test_a_look_at_a_large_job_asks_no_more_than_cloudwatch_allows() -> None:
+    logs, cursor = a_job_of_hosts(1000)
+    for _ in range(3):
+        logs.asked.clear()
+        _, cursor = sagemaker_logs.read(logs, "job", cursor, True)
+        # A look comes every five seconds, and there may be 25 calls in each of them.
+        assert 0 < len(logs.asked) <= 5 * 25
+    few, cursor = a_job_of_hosts(80)
+    sagemaker_logs.read(few, "job", cursor, True)
+    assert len(few.asked) == 80
+
+
+def test_of_a_large_job_hosts_that_print_are_read_first() -> None:
+    logs, cursor = a_job_of_hosts(1000)
+    for host in range(930, 970):
+        logs.put(f"job/algo-{host}-17", "new")
+    lines, cursor = sagemaker_logs.read(logs, "job", cursor, False)
+    assert lines == ["new"] * 40
+
+
+def test_no_line_of_a_large_job_is_lost_where_the_listing_lags_behind() -> None:
+    logs, cursor = a_job_of_hosts(1000)
+    lines = []
+    for look in range(60):
+        if look < 20:
+            for host in range(1000):
+                name = f"job/algo-{host}-17"
+                # Half of the listing stands still; the other half, which prints as much, moves.
+                logs.listed[name] = look if host % 2 else 1
+                logs.put(name, f"{host} {look}")
+        new, cursor = sagemaker_logs.read(logs, "job", cursor, False)
+        lines += new
+    # Each of 60 looks asks 100 of 1,000 hosts, two lines a page.
+    assert len({line.split()[0] for line in lines}) == 1000
+    lines += everything(logs, cursor)[0]
+    assert sorted(lines) == sorted(f"{host} {look}" for host in range(1000) for look in range(20))
 
 
 def test_the_last_lines_are_those_of_the_hosts_latest_stream() -> None:

@@ -93,11 +93,17 @@ def read_logs(name: str, cursor: Cursor, final: bool) -> tuple[list[str], Cursor
 
     def read(cursor: Cursor) -> tuple[list[str], Cursor]:
         with told(f"read the log of {NAME}://{name}", _goes_on(name)):
-            return renewed(lambda: sagemaker_logs.read(client("logs"), name, cursor, num_hosts > 1))
+            return renewed(
+                lambda: sagemaker_logs.read(
+                    client("logs"), name, cursor, num_hosts > 1, final=final
+                )
+            )
 
+    # Before reading: by the time the last of many hosts is asked, the first may have more.
+    settled = time.monotonic() + settling if final and (settling := _settling(name)) > 0 else None
     lines, following = read(begin)
-    if final and not lines and (wait := _settling(name)) > 0:
-        time.sleep(wait)
+    if settled is not None and not lines:
+        time.sleep(max(0.0, settled - time.monotonic()))
         lines, following = read(following)
     return lines, {**following, "hosts": num_hosts}
 
