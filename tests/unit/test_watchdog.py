@@ -72,3 +72,14 @@ def test_a_process_that_is_gone_does_not_hang(tmp_path: Path) -> None:
 def test_a_file_cut_short_is_no_rank(tmp_path: Path, busy: int) -> None:
     (tmp_path / "rank-0.progress").write_text('{"rank": 0, "pi')
     assert progress.read(tmp_path) == []
+
+
+def test_when_a_rank_stopped_does_not_depend_on_how_long_its_stacks_take(
+    tmp_path: Path, busy: int
+) -> None:
+    silent = _silent(0, busy, 80)
+    progress.write(tmp_path, silent)
+    # It never shows its stacks.
+    found = Watchdog(tmp_path, 60, tmp_path).stall(time.sleep)
+    assert found is not None
+    assert found.time == silent.since + 60

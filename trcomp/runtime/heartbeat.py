@@ -30,6 +30,8 @@ class _Last:
 
     collectives = 0
     collective = ""
+    began = 0.0
+    """When the last of them began, by `time.monotonic`."""
     ended = False
 
 
@@ -37,6 +39,7 @@ def note_collective(text: str) -> None:
     """The rank is about to do this with other ranks."""
     _Last.collectives += 1
     _Last.collective = text
+    _Last.began = time.monotonic()
 
 
 def note_end() -> None:
@@ -47,8 +50,14 @@ def note_end() -> None:
 def _beat(place: Path) -> None:
     """Write a line whenever something has happened; before the first step nothing is promised."""
     before: object = None
+    looked = 0.0
     while True:
         time.sleep(_TICK_SECONDS)
+        # Ranks that hang do so in a collective, or short of it, within milliseconds of each other:
+        # which of thousands stopped first is not told by when their threads look.
+        now = time.monotonic()
+        since = _Last.began if _Last.began > looked else now
+        looked = now
         timeline.note_memory()
         state = (counters.steps, counters.executions, _Last.collectives, _Last.ended)
         if not counters.steps or state == before:
@@ -63,7 +72,7 @@ def _beat(place: Path) -> None:
                 rank=rank,
                 pid=os.getpid(),
                 steps=counters.steps,
-                since=time.monotonic(),
+                since=since,
                 collectives=_Last.collectives,
                 collective=_Last.collective,
                 ended=_Last.ended,
