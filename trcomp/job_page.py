@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from trcomp import advice, charts
 from trcomp.images import prices
 from trcomp.line_metrics import JobMetrics
+from trcomp.notable import WORDS, notable
 
 if TYPE_CHECKING:
     from trcomp.backends.base import JobRecord
@@ -21,10 +22,12 @@ if TYPE_CHECKING:
 _CODE = re.compile(r"^.*/ml/code/")
 """What stands before the user's files in a job's container."""
 _MOST_POINTS = 600
-_MOST_RANKS = 16
-"""More lines than these cannot be told apart in a chart."""
 _MOST_STRETCHES = 120
 """For which a rate is drawn."""
+_MOST_ROWS = 256
+"""Of a table with a row for each rank."""
+_MOST_HOSTS = 16
+"""Whose environments are told: hosts hardly differ."""
 _SHORT = 20
 """Letters of a cell that stay on one line."""
 
@@ -37,13 +40,16 @@ def page(record: JobRecord, report: Mapping[str, Any], lines: Iterable[str]) -> 
         report: What its workers measured, as `Job.report` gives it.
         lines: What they printed; only its metrics are shown.
     """
-    ranks: Sequence[Mapping[str, Any]] = report.get("ranks", [])
+    every: Sequence[Mapping[str, Any]] = report.get("ranks", [])
+    ranks = _notable(every, record)
+    listed = every if len(every) <= _MOST_ROWS else ranks
     sections = [
         _head(record),
         _tiles(record, report.get("totals", {})),
         _failure(record),
+        _left_out(every, ranks),
         _section("Step time", _step_times(ranks)),
-        _throughput(ranks),
+        _throughput(every),
         _section("Where the time goes", _shares(ranks)),
         _section("What would help most", _advice(report)),
         *_metrics(record, lines),
@@ -51,8 +57,8 @@ def page(record: JobRecord, report: Mapping[str, Any], lines: Iterable[str]) -> 
         _section("Executables", _executables(ranks)),
         _section("Values read within steps", _reads(ranks)),
         _section("Not through XLA", _fallbacks(report.get("totals", {}), ranks)),
-        _section("Profile", _profile(record, ranks)),
-        _section("Workers", _workers(ranks)),
+        _section("Profile", _profile(record, listed)),
+        _section("Workers", _workers(listed)),
         _section("Environment, and why", _environment(report.get("environment", []))),
         _section("States", _states(record)),
     ]
@@ -118,13 +124,33 @@ def _failure(record: JobRecord) -> str:
     return _section("Why it failed", "".join(parts))
 
 
+def _notable(ranks: Sequence[Mapping[str, Any]], record: JobRecord) -> Sequence[Mapping[str, Any]]:
+    """The ranks that charts show; of a failed job the one that failed is among them."""
+    failed = None if record.failure is None else record.failure.rank
+    return notable(
+        ranks,
+        lambda rank: rank.get("steps") or 0,
+        lambda rank: rank.get("steady_step_seconds"),
+        lambda rank: rank["rank"] == failed,
+    )
+
+
+def _left_out(every: Sequence[object], shown: Sequence[object]) -> str:
+    if len(every) == len(shown):
+        return ""
+    return (
+        f'<p class="soft">Of {len(every):,} ranks {len(shown)} are drawn: {WORDS}. '
+        "<code>trcomp report --json</code> has all.</p>\n"
+    )
+
+
 def _timeline(rank: Mapping[str, Any], what: str) -> list[Any]:
     return list((rank.get("timeline") or {}).get(what) or [])
 
 
 def _step_times(ranks: Sequence[Mapping[str, Any]]) -> str:
     series, marks = {}, []
-    for rank in ranks[:_MOST_RANKS]:
+    for rank in ranks:
         steps = _timeline(rank, "steps")
         series[f"rank {rank['rank']}"] = [(step, median) for step, median, _ in steps]
         # A point may stand for several steps, from its own on.
@@ -146,9 +172,11 @@ def _throughput(ranks: Sequence[Mapping[str, Any]]) -> str:
     counted = any(rank.get("samples_per_step") for rank in ranks)
     what = "samples" if counted else "steps"
     timed = [rank for rank in ranks if len(_timeline(rank, "made")) > 1]
+    # Ranks make a step together: the job's steps are those of one, and ranks of which no course
+    # is kept, in a job of many, get as much done as the others do.
+    weight = sum(map(_samples, ranks)) / (sum(map(_samples, timed)) or 1.0)
     made = [
-        # Ranks make a step together: the job's steps are those of one.
-        (_timeline(rank, "made"), rank.get("samples_per_step", 0.0) if counted else 1 / len(timed))
+        (_timeline(rank, "made"), _samples(rank) * weight if counted else 1 / len(timed))
         for rank in timed
     ]
     drawn = charts.lines(
@@ -157,6 +185,10 @@ def _throughput(ranks: Sequence[Mapping[str, Any]]) -> str:
         x_label="seconds",
     )
     return _section(f"Throughput, {what} per second", drawn)
+
+
+def _samples(rank: Mapping[str, Any]) -> float:
+    return rank.get("samples_per_step") or 0.0
 
 
 def _rates(made: Sequence[tuple[Sequence[Sequence[float]], float]]) -> list[tuple[float, float]]:
@@ -187,7 +219,7 @@ def _steps_by(time: float, made: Sequence[Sequence[float]]) -> float:
 
 
 def _shares(ranks: Sequence[Mapping[str, Any]]) -> str:
-    rows = {f"rank {rank['rank']}": advice.shares_of(rank) for rank in ranks[:_MOST_RANKS]}
+    rows = {f"rank {rank['rank']}": advice.shares_of(rank) for rank in ranks}
     return charts.stacked(rows, title="Seconds of each rank by what they were spent on")
 
 
@@ -221,7 +253,7 @@ def _metrics(record: JobRecord, lines: Iterable[str]) -> list[str]:
 def _memory(ranks: Sequence[Mapping[str, Any]]) -> str:
     series = {
         f"rank {rank['rank']}": [(at, size) for at, size in _timeline(rank, "memory")]
-        for rank in ranks[:_MOST_RANKS]
+        for rank in ranks
     }
     return charts.lines(
         series,
@@ -320,7 +352,7 @@ def _workers(ranks: Sequence[Mapping[str, Any]]) -> str:
 
 def _environment(hosts: Sequence[Mapping[str, Any]]) -> str:
     parts = []
-    for host in hosts:
+    for host in hosts[:_MOST_HOSTS]:
         rows = [
             [one["name"], "removed" if one["value"] is None else one["value"], one["reason"]]
             for one in host["variables"]
@@ -328,6 +360,10 @@ def _environment(hosts: Sequence[Mapping[str, Any]]) -> str:
         table = _table(["variable", "value", "reason"], rows, code={0, 1})
         who = f"{host['host']}, rank {host['rank']}"
         parts.append(f"<details><summary>{escape(who)}</summary>{table}</details>")
+    if more := len(hosts) - len(parts):
+        parts.append(
+            f"<p>And {more:,} more hosts, which <code>trcomp report --json</code> has.</p>"
+        )
     return "".join(parts)
 
 

@@ -24,6 +24,7 @@ from trcomp.job import Job
 from trcomp.job_argument import job_argument
 from trcomp.json_output import json_option, print_json
 from trcomp.line_metrics import JobMetrics
+from trcomp.notable import WORDS, notable
 
 _REFRESH_SECONDS = 1.0
 _RECENT_SECONDS = 15.0
@@ -32,7 +33,6 @@ _SPARKS = "▁▂▃▄▅▆▇█"
 _WIDEST_SPARK = 40
 _LARGEST = 1e30
 """A loss beyond it has no course to show."""
-_MOST_RANKS = 16
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,8 @@ class Screen:
         if not self.ranks:
             return ""
         rows = [("rank", "host", "step", "step time", "input wait", "new graphs", "memory", "")]
-        for rank in self.ranks[:_MOST_RANKS]:
+        shown = notable(self.ranks, lambda rank: rank.step, lambda rank: rank.step_seconds)
+        for rank in shown:
             silent = f"silent for {seconds(rank.silent_seconds)}"
             is_silent = not self.record.status.ended and rank.silent_seconds > _RECENT_SECONDS
             rows.append(
@@ -174,8 +175,8 @@ class Screen:
             )
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ["  ".join(f"{c:<{w}}" for c, w in zip(row, widths, strict=True)) for row in rows]
-        more = len(self.ranks) - _MOST_RANKS
-        lines += [f"and {more} more ranks"] if more > 0 else []
+        if more := len(self.ranks) - len(shown):
+            lines.append(f"and {more:,} more ranks: these are {WORDS}")
         return "\n".join(line.rstrip() for line in lines)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -182,6 +183,43 @@ def test_logs_longer_than_one_read(job: LocalRecord) -> None:
     read = [line.removeprefix("[algo-1] ") for line in Job("j").logs()]
     assert read[: len(lines)] == lines
     assert "".join(read[len(lines) :]) == "x" * 3_000_000
+
+
+def test_logs_of_many_hosts_are_read_in_parts_that_lose_nothing(
+    job: LocalRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_jobs, "_BYTES_AT_ONCE", 100)
+    hosts = tuple(f"algo-{n}" for n in range(1, 31))
+    record.write(job.directory, job.model_copy(update={"hosts": hosts}))
+    for host in hosts:
+        (job.directory / "logs" / f"{host}.log").write_text(f"of {host}, thirty letters and more\n")
+    lines, cursor = Job("j").read_logs({})
+    assert 0 < len(lines) < 10
+    # Who has printed more waits until the others have been read.
+    with (job.directory / "logs" / "algo-1.log").open("a") as log:
+        log.write("more\n")
+    new = lines
+    while new:
+        new, cursor = Job("j").read_logs(cursor)
+        lines = lines + new
+    assert lines[-1] == "[algo-1] more"
+    assert lines[:-1] == [f"[{host}] of {host}, thirty letters and more" for host in hosts]
+
+
+def test_of_many_ranks_the_report_keeps_the_course_of_those_that_stand_out() -> None:
+    def text(number: int) -> bytes:
+        timeline = {"steps": [], "compiles": [], "memory": [[0.5, number]]}
+        said = {"rank": number, "steps": 5, "steady_step_seconds": 0.1, "timeline": timeline}
+        said |= {"steady_step_seconds": 7.0} if number == 600 else {}
+        return json.dumps(said).encode()
+
+    found = results.report_of("process://j", (text(number) for number in reversed(range(1000))))
+    assert [one["rank"] for one in found["ranks"]] == list(range(1000))
+    assert found["totals"]["steady_step_seconds"] == 7.0
+    kept = [one["rank"] for one in found["ranks"] if one["timeline"] is not None]
+    assert len(kept) == 16 and {0, 600} <= set(kept)
+    few = results.report_of("process://j", map(text, range(128)))
+    assert all(one["timeline"] is not None for one in few["ranks"])
 
 
 def test_the_report_adds_up_what_adds_up(job: LocalRecord) -> None:

@@ -153,6 +153,17 @@ def test_throughput_is_that_of_all_ranks_as_it_was_at_each_time() -> None:
     assert "<h2>Throughput, samples per second</h2>" in page and expected in page
 
 
+def test_throughput_is_that_of_all_ranks_where_the_course_of_some_alone_is_kept() -> None:
+    def drawn(*ranks: dict[str, Any]) -> str:
+        page = job_page.page(record(), report(*ranks), [])
+        return page.partition("Throughput, samples per second")[2].partition("</section>")[0]
+
+    made = [[10.0, 1], [11.0, 3], [12.0, 5]]
+    all_kept = [_with_steps_made(n, made, samples_per_step=8.0) for n in range(4)]
+    some_kept = all_kept[:2] + [one | {"timeline": None} for one in all_kept[2:]]
+    assert drawn(*all_kept) == drawn(*some_kept) != drawn(*all_kept[:2])
+
+
 def test_where_samples_are_not_counted_throughput_is_steps() -> None:
     ranks = [_with_steps_made(n, [[1, 1], [2, 5], [3, 7]]) for n in range(2)]
     expected = charts.lines(
@@ -185,6 +196,21 @@ def test_a_failed_job_says_why_first() -> None:
     assert "rank 1 on algo-1, exit code 1" in shown.text
     assert "Traceback: & more" in shown.text and "one\ntwo" in shown.text
     assert "Step time" not in shown.text
+
+
+def test_of_a_job_with_many_ranks_those_that_stand_out_are_drawn() -> None:
+    ranks = [rank(n, steady_step_seconds=0.05 + n * 1e-6) for n in range(1000)]
+    ranks[500] |= {"steady_step_seconds": 3.0}
+    failure = Failure(message="ValueError", exit_code=1, host="algo-1", rank=321)
+    environment = [{"host": f"algo-{n}", "rank": n, "variables": []} for n in range(125)]
+    found = report(*ranks) | {"environment": environment}
+    page = job_page.page(record(JobStatus.FAILED, failure=failure), found, [])
+    text = _Checker(page).text
+    assert "Of 1,000 ranks 16 are drawn: the first, those furthest behind or slowest" in text
+    assert "And 109 more hosts" in text
+    drawn = set(re.findall(r">rank (\d+)</text>", page))
+    assert len(drawn) == 16 and {"0", "321", "500"} <= drawn
+    assert len(page) < 200_000
 
 
 def test_metric_definitions_say_what_is_shown() -> None:

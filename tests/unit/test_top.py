@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from typing import Any
 
@@ -43,6 +44,16 @@ def test_the_slowest_rank_sets_the_pace_and_a_silent_one_is_named() -> None:
     assert "silent for 100 s" in text and text.count("silent") == 1
     assert "500 ms" in text and "50%" in text and "2 GB" in text
     assert text.endswith("[rank 0] [50%] loss 1")
+
+
+def test_of_many_ranks_those_that_stand_out_are_shown() -> None:
+    now = time.time()
+    ranks = [RankNow.of([stretch(rank=n)], now) for n in range(1000)]
+    ranks[700] = RankNow.of([stretch(rank=700, step=7)], now)
+    text = screen(*ranks)
+    assert re.search(r"^700 ", text, re.M) and re.search(r"^0 ", text, re.M)
+    assert "and 984 more ranks: these are the first, those furthest behind or slowest" in text
+    assert text.count("\n") < 30
 
 
 def test_what_is_not_known_is_said() -> None:

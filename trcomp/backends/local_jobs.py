@@ -47,6 +47,8 @@ from trcomp.errors import (
 
 _ANSWER_SECONDS = 10
 _CHUNK_BYTES = 1 << 20
+_BYTES_AT_ONCE = 1 << 24
+"""Of the logs of all hosts together: a job's is not read into memory all at once."""
 
 Settle = Callable[[LocalRecord], bool]
 """Ends what is left of a job whose runner has died; False while something still ends by itself."""
@@ -138,13 +140,21 @@ def describe(backend: str, name: str, settle: Settle = lambda found: True) -> Lo
 
 
 def read_logs(found: LocalRecord, cursor: Cursor, final: bool) -> tuple[list[str], Cursor]:
-    """The whole lines after a cursor, host by host; with several hosts each line names its host."""
+    """The whole lines after a cursor, host by host; with several hosts each line names its host.
+
+    Of many hosts that have printed much some are read, and the others next time: the cursor holds
+    hosts in the order in which they were read.
+    """
     lines: list[str] = []
     following = dict(cursor)
-    for host in found.hosts:
-        path = found.directory / "logs" / f"{host}.log"
-        text, following[host] = _read_lines(path, cursor.get(host, 0), final)
+    num_bytes = 0
+    for host in [*(host for host in found.hosts if host not in cursor), *cursor]:
+        path, begin = found.directory / "logs" / f"{host}.log", following.pop(host, 0)
+        text, following[host] = _read_lines(path, begin, final)
         lines += [with_host(host, line) if len(found.hosts) > 1 else line for line in text]
+        num_bytes += following[host] - begin
+        if num_bytes >= _BYTES_AT_ONCE:
+            break
     return lines, following
 
 

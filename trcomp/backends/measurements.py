@@ -169,7 +169,10 @@ class RankReport(_Checked):
     ] = {}
     timeline: Annotated[
         Timeline | None,
-        Field(description="Step times, compiles and memory over time, thinned out."),
+        Field(
+            description="Step times, compiles and memory over time, thinned out; of a job with "
+            "more than 128 ranks in the reports of those that stand out."
+        ),
     ] = None
     device: Annotated[
         str | None, Field(description="What the rank computes on, as its maker calls it.")

@@ -13,6 +13,7 @@ from typing import Any
 from trcomp.backends.base import Failure
 from trcomp.backends.measurements import host_environment, rank_report
 from trcomp.contract import Paths
+from trcomp.notable import notable
 
 _WHERE = re.compile(r"(?:rank (\d+) on )?host (\S+), exit code (\d+)")
 LAST_LINES = 20
@@ -37,6 +38,8 @@ LARGEST = (
     "peak_rss_bytes",
 )
 """Measurements of which a job's is the largest of its ranks': the slowest sets the pace."""
+_MOST_TIMELINES = 128
+"""Ranks of which a job's report has the course of things, some 50 kB each."""
 # Weights hardly compress: the fastest level costs little size and much less time.
 _COMPRESSION = 1
 
@@ -86,14 +89,42 @@ def report_of(handle: str, texts: Iterable[bytes]) -> dict[str, Any]:
     ``environment`` is what each host worked out for its first worker, with the reasons.
 
     The slowest rank sets a job's pace, so times and counts are the largest of all ranks; samples
-    per second add up.
+    per second add up. Of a job with many ranks only notable ones keep their timelines.
     """
-    found = list(texts)
-    ranks = [report for text in found if (report := rank_report(text)) is not None]
-    ranks.sort(key=lambda report: report["rank"])
-    hosts = [one for text in found if (one := host_environment(text)) is not None]
+    ranks, hosts = list[dict[str, Any]](), list[dict[str, Any]]()
+    timelines = list[dict[str, Any]]()
+    for text in texts:
+        if (report := rank_report(text)) is not None:
+            ranks.append(report)
+            timelines.append(report)
+            # Thousands of them are not held in memory all at once.
+            if len(timelines) > 2 * _MOST_TIMELINES:
+                timelines = _with_timelines(timelines)
+        elif (host := host_environment(text)) is not None:
+            hosts.append(host)
+    if len(ranks) > _MOST_TIMELINES:
+        _with_timelines(timelines)
+    ranks.sort(key=_number)
     hosts.sort(key=lambda one: one["host"])
     return {"job": handle, "totals": _totals(ranks), "ranks": ranks, "environment": hosts}
+
+
+def _number(report: dict[str, Any]) -> int:
+    number: int = report["rank"]
+    return number
+
+
+def _with_timelines(reports: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The notable ones of some reports; the others lose their timelines."""
+    reports = sorted(reports, key=_number)
+    kept = notable(
+        reports, lambda one: one.get("steps", 0), lambda one: one.get("steady_step_seconds")
+    )
+    numbers = {_number(report) for report in kept}
+    for report in reports:
+        if report["rank"] not in numbers:
+            report["timeline"] = None
+    return kept
 
 
 def failure_of(paths: Paths, logs: Path, host: str, returncode: int) -> Failure:

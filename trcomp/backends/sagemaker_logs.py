@@ -19,7 +19,7 @@ _EVENTS_AT_ONCE = 200_000
 _ASKED_AT_ONCE = 100
 """Streams that one look asks: CloudWatch allows an account 10 to 25 GetLogEvents a second, by
 Region, and a look comes every five seconds."""
-_IN_TURN = 25
+_IN_TURN = 50
 """Of them those whose turn it is, whatever their listing says."""
 _Event = tuple[int, str, str]
 """When a line was printed, in milliseconds, by which host, and the line."""
