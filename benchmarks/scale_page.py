@@ -8,6 +8,8 @@ from typing import Any
 
 from benchmarks.simulation import RANKS
 from benchmarks.training_page import table
+from trcomp import charts
+from trcomp.notable import COUNT, WORDS
 
 RESULTS = Path(__file__).parent / "results" / "simulation.json"
 PAGE = Path(__file__).parents[1] / "docs" / "scale.md"
@@ -56,6 +58,56 @@ heartbeat, which comes every {every} s. A rank that lives but makes no step is t
 [watchdog](contract.md#when-a-rank-hangs)'s.
 
 {death}
+
+A job's record then has {record} bytes. On one machine its plan, in which each host's contract names
+all hosts, is the one thing that grows with their square: {plan} MB.
+
+## A rank dies
+
+The real runner, and on each host the real entrypoint from the start of its workers on: a thread
+for each host, and in place of each worker a number and the end of its pipe, which the host's real
+pump reads. One rank fails. Its supervisor tells the others of its host and ends, the runner tells
+the other hosts, and their supervisors tell their ranks: seconds until the last of each is told.
+What a host does depends on its own ranks alone, and none of it goes through the coordinator; here
+all hosts do it at once, in one process on {cpus} cores, which is most of the time.
+
+{rank_death}
+
+## A rank hangs
+
+The same job, in which one rank stops and all others 10 to 500 ms later, in a collective with it.
+A rank is taken to hang after {silent} s here; a host looks every five seconds, as with the default
+of 600. Seconds beyond that until the first and the last rank is told to stop; of many hosts, which
+collect the stacks of all ranks in this one process, that is again most of the time. Other hosts may
+look earlier than the one whose rank stopped first. It is named nevertheless: what counts is when a
+rank stopped, and a host that is told to stop looks once more before it does.
+
+{silence}
+
+## One host
+
+All of it real, with {ranks} processes in place of the ranks. While they train and print nothing the
+supervisor takes **{rest} CPU seconds a minute**. When all print as fast as they can it
+carries **{lines_per_second} lines a second**, {mb_per_second} MB, for {cpu_lines} CPU seconds a
+million lines: each goes into its rank's log, and with its prefix into the host's.
+
+## Who looks at such a job
+
+A directory as a job of so many hosts leaves it after some minutes on one machine: {lines} lines of
+each host, what each rank measured, their reports. CPU seconds for a look at the log when there is
+nothing new, for `trcomp list`, for each refresh of `trcomp top`, for the report and for the page.
+A log is read at {read_rate} lines a second, in parts that take {read_memory} MB. Of many
+ranks `trcomp top` and the page show {shown}: {words_shown}.
+
+{look}
+
+In SageMaker CloudWatch allows an account some 10 to 25 calls of a kind a second, by region. A look
+every five seconds lists the streams, fifty a call, and asks at most a hundred of them. Seconds
+until a line has come: of one host that prints while the others do not, and whose line the listing
+shows; of one whose listing lags behind, up to an hour or more, and which is heard when its turn
+comes; of all hosts, if all print.
+
+{calls}
 """
 
 
@@ -83,6 +135,23 @@ def page(found: dict[str, Any]) -> str:
         heartbeat=service["heartbeat_timeout_seconds"],
         every=service["heartbeat_timeout_seconds"] // 2,
         death=_death(jobs),
+        record=f"{jobs[-1]['death']['job_bytes']:,}",
+        plan=round(jobs[-1]["death"]["plan_bytes"] / 1e6),
+        cpus=machine["cpus"],
+        rank_death=_rank_death(jobs),
+        silent=jobs[-1]["silence"]["configured_seconds"],
+        silence=_silence(jobs),
+        rest=rows["one_host"]["cpu_seconds_per_minute"],
+        lines_per_second=f"{rows['one_host']['lines_per_second']:,}",
+        mb_per_second=round(rows["one_host"]["mb_per_second"]),
+        cpu_lines=rows["one_host"]["cpu_seconds_per_million_lines"],
+        lines=f"{jobs[-1]['look']['lines'] // jobs[-1]['hosts']:,}",
+        read_rate=f"{jobs[-1]['look']['lines_per_second']:,}",
+        read_memory=jobs[-1]["look"]["lines_memory_mb"],
+        shown=COUNT,
+        words_shown=WORDS,
+        look=_look(jobs),
+        calls=_calls(jobs),
     )
 
 
@@ -127,6 +196,63 @@ def _death(jobs: list[dict[str, Any]]) -> str:
         for job in jobs
     ]
     return table(["hosts", "planning the job", "starting them", "all others told"], rows)
+
+
+def _rank_death(jobs: list[dict[str, Any]]) -> str:
+    rows = [
+        (
+            f"{job['hosts']:,}",
+            f"{job['rank_death']['own_host_seconds']} s",
+            f"{job['rank_death']['hosts_seconds']} s",
+            f"**{job['rank_death']['ranks_seconds']} s**",
+            f"{job['rank_death']['ranks_told']:,}",
+            "yes" if job["rank_death"]["blamed_right"] else "no",
+        )
+        for job in jobs
+    ]
+    return table(
+        ["hosts", "its host's ranks", "the hosts", "all ranks", "ranks told", "it is named"], rows
+    )
+
+
+def _silence(jobs: list[dict[str, Any]]) -> str:
+    rows = [
+        (
+            f"{job['hosts']:,}",
+            f"{job['silence']['first_beyond_seconds']} s",
+            f"**{job['silence']['last_beyond_seconds']} s**",
+            "yes" if job["silence"]["blamed_right"] else "no",
+        )
+        for job in jobs
+    ]
+    return table(["hosts", "first rank told", "all ranks told", "the first is named"], rows)
+
+
+def _look(jobs: list[dict[str, Any]]) -> str:
+    names = ("idle_poll", "list", "top", "report", "page")
+    rows = [
+        (
+            f"{job['hosts']:,}",
+            *(charts.seconds(job["look"][f"{name}_seconds"]) for name in names),
+            charts.size(job["look"]["page_bytes"]),
+        )
+        for job in jobs
+    ]
+    titles = ["hosts", "log, idle", "list", "top", "report", "page", "the page is"]
+    return table(titles, rows)
+
+
+def _calls(jobs: list[dict[str, Any]]) -> str:
+    rows = [
+        (
+            f"{job['hosts']:,}",
+            str(job["calls"]["calls_of_a_look"]),
+            *(f"{job['calls'][f'{name}_seconds']:.0f} s" for name in ("listed", "unlisted", "all")),
+        )
+        for job in jobs
+    ]
+    titles = ["hosts", "calls of a look", "one host", "one not listed", "all hosts"]
+    return table(titles, rows)
 
 
 def main() -> None:

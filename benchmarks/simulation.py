@@ -3,6 +3,9 @@
 - A host's bookkeeping: the real entrypoint from the contract's files to its workers.
 - The ranks' words through the coordinator: the real code over a store that counts (simulated.py).
 - The death of a host: the real runner, with a process that sleeps in place of each host.
+- The death and the silence of a rank: real supervisors and watchdogs, too (simulated_hosts.py).
+- One host's supervisor with real processes: at rest, and carrying lines (one_host.py).
+- Who looks at such a job: its log, `trcomp top`, its page (simulated_job.py, simulated_logs.py).
 - The coordinator itself: JAX's own service with real clients, through a relay that counts bytes.
 
 Run: python -m benchmarks simulation
@@ -36,6 +39,8 @@ RANKS = 8
 """Of each host."""
 _COLLECTIVES = 20
 """Of a job's first step, which the ranks compare."""
+_SILENT_SECONDS = 20
+"""From which a rank is taken to hang; its host looks as often as with the default."""
 _SERVED = 8
 """Clients of the real service: what one of them costs does not depend on how many there are."""
 _kept: list[Any] = []
@@ -205,13 +210,50 @@ def death(num_hosts: int) -> dict[str, Any]:
         runner = _Killing(plan, local_jobs.first_record(plan), hosts)
         runner.take_over()
         runner.run()
+        written = {
+            f"{name}_bytes": (plan.directory / f"{name}.json").stat().st_size
+            for name in ("job", "plan")
+        }
     return {
         "plan_seconds": round(planned - begin, 3),
         "files_seconds": round(prepared - planned, 3),
         "start_seconds": round(_Killing.killed_at - prepared, 3),
         "noticed_seconds": round(max(hosts.told) - _Killing.killed_at, 3),
         "hosts_told": len(hosts.told),
+        **written,
     }
+
+
+def _rank_death(num_hosts: int) -> dict[str, Any]:
+    from benchmarks import simulated_hosts
+
+    return simulated_hosts.rank_death(num_hosts, RANKS)
+
+
+def _silence(num_hosts: int, seconds: int = _SILENT_SECONDS) -> dict[str, Any]:
+    from benchmarks import simulated_hosts
+
+    return simulated_hosts.silence(num_hosts, RANKS, seconds)
+
+
+def _look(num_hosts: int) -> dict[str, Any]:
+    from benchmarks import simulated_job
+
+    with tempfile.TemporaryDirectory() as scratch:
+        os.environ[flags.HOME.name] = scratch
+        return simulated_job.look(num_hosts, RANKS)
+
+
+def _calls(num_hosts: int) -> dict[str, Any]:
+    from benchmarks import simulated_logs
+
+    return simulated_logs.calls(num_hosts)
+
+
+def _one_host(lines_of_each: int = 500_000, seconds: int = 60) -> dict[str, Any]:
+    from benchmarks import one_host
+
+    return one_host.pump(RANKS, lines_of_each) | one_host.rest(RANKS, seconds)
 
 
 class _Relay:
@@ -286,8 +328,14 @@ _PARTS: dict[str, Callable[..., dict[str, Any]]] = {
     "bookkeeping": bookkeeping,
     "words": words,
     "death": death,
+    "rank_death": _rank_death,
+    "silence": _silence,
+    "look": _look,
+    "calls": _calls,
+    "one_host": _one_host,
     "service": service,
 }
+_OF_A_JOB = tuple(part for part in _PARTS if part not in ("one_host", "service"))
 
 
 def in_a_process(part: str, *arguments: int) -> dict[str, Any]:
@@ -301,14 +349,14 @@ def in_a_process(part: str, *arguments: int) -> dict[str, Any]:
 
 
 def measure(num_hosts: int) -> dict[str, Any]:
-    """All figures of a job of so many hosts, but for those of the service."""
-    parts = ("bookkeeping", "words", "death")
-    return {"hosts": num_hosts} | {part: in_a_process(part, num_hosts) for part in parts}
+    """All figures of a job of so many hosts."""
+    return {"hosts": num_hosts} | {part: in_a_process(part, num_hosts) for part in _OF_A_JOB}
 
 
 def main(**limits: Any) -> dict[str, Any]:
     """The figures."""
-    return {"service": in_a_process("service"), "jobs": [measure(hosts) for hosts in HOSTS]}
+    alone = {part: in_a_process(part) for part in ("service", "one_host")}
+    return alone | {"jobs": [measure(hosts) for hosts in HOSTS]}
 
 
 if __name__ == "__main__":

@@ -33,6 +33,35 @@ def test_the_death_of_a_host_is_told_to_all_others() -> None:
     assert found["noticed_seconds"] < 15
 
 
+def test_the_death_of_a_rank_is_told_to_all_others() -> None:
+    found = simulation.in_a_process("rank_death", 12)
+    assert found["ranks_told"] == 12 * simulation.RANKS - 1
+    assert found["blamed_right"]
+
+
+def test_the_rank_that_hung_first_is_named_whoever_looks_first() -> None:
+    found = simulation.in_a_process("silence", 20, 2)
+    assert found["ranks_told"] == 20 * simulation.RANKS
+    assert found["blamed_right"]
+
+
+def test_a_host_carries_the_lines_of_all_its_ranks() -> None:
+    found = simulation.in_a_process("one_host", 1000, 1)
+    assert found["lines"] == 1000 * simulation.RANKS
+
+
+def test_what_is_shown_of_a_large_job_does_not_grow_with_it() -> None:
+    few, many = simulation.in_a_process("look", 40), simulation.in_a_process("look", 80)
+    assert many["lines"] == 2 * few["lines"]
+    assert many["top_lines"] == few["top_lines"] < 40
+    assert many["page_bytes"] < 1.05 * few["page_bytes"]
+
+
+def test_calls_for_a_log_grow_only_as_the_list_of_streams_does() -> None:
+    few, many = simulation.in_a_process("calls", 200), simulation.in_a_process("calls", 800)
+    assert many["calls_of_a_look"] - few["calls_of_a_look"] == (800 - 200) / 50
+
+
 def test_the_page_is_that_of_the_results() -> None:
     found = json.loads(scale_page.RESULTS.read_text(encoding="utf-8"))
     written = scale_page.PAGE.read_text(encoding="utf-8")
