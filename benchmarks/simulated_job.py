@@ -124,10 +124,12 @@ def _report(rank: int, num_ranks: int, host: str) -> dict[str, Any]:
         "first_step_seconds": 40.0,
         "steady_step_seconds": 0.1 + rank * 1e-7,
         "samples_per_second": 320.0,
+        "samples_per_step": 32.0,
         "peak_rss_bytes": 3_000_000_000 + rank,
         "versions": {"python": "3.11.7", "trcomp": "0.1.0", "torch": "2.13.0", "jax": "0.10.2"},
         "timeline": {
             "steps": [[2 + 20 * n, 0.1, 0.11] for n in range(_POINTS)],
+            "made": [[40.0 + 2 * n, 2 + 20 * n] for n in range(_POINTS)],
             "compiles": [compiled],
             "memory": [[2.0 * n, 3_000_000_000 + n] for n in range(_POINTS)],
         },
