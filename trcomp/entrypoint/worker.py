@@ -36,8 +36,11 @@ def main() -> None:
             _report(error.with_traceback(_below(error)), rank)
         raise
     except Exception as error:
-        _report(error.with_traceback(_below(error)), rank)
-        sys.excepthook(type(error), error, error.__traceback__)
+        try:
+            _tell(error, rank)
+        except Exception as later:
+            # A handler of signals, such as that of PyTorch's loader, may raise at any time.
+            _tell(later, rank)
         code = 1
     else:
         code = 0
@@ -69,6 +72,11 @@ def _finish_checkpoints() -> None:
 def _has_process_group() -> bool:
     distributed = sys.modules.get("torch.distributed")
     return distributed is not None and distributed.is_available() and distributed.is_initialized()
+
+
+def _tell(error: Exception, rank: int | None) -> None:
+    _report(error.with_traceback(_below(error)), rank)
+    sys.excepthook(type(error), error, error.__traceback__)
 
 
 def _report(error: BaseException, rank: int | None) -> None:

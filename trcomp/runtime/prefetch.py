@@ -26,6 +26,7 @@ from trcomp.runtime.metrics import counters
 ERROR, SHORTEST = "error", "shortest"
 """Words for `uneven`."""
 _JOIN_SECONDS = 10.0
+_SIGNAL_SECONDS = 0.5
 """How long an early `break` waits for a dataset that is still busy with a batch."""
 
 
@@ -192,6 +193,10 @@ class _Feed:
         counters.input_wait_seconds += time.perf_counter() - start
         self._room.release()
         if isinstance(item, _Failure):
+            if isinstance(item.error, (EOFError, ConnectionError)):
+                # A process of the loader has died. PyTorch has a handler of signals raise which one
+                # and why, in the main thread; that comes a moment later.
+                time.sleep(_SIGNAL_SECONDS)
             raise item.error
         return item
 
