@@ -6,7 +6,7 @@ PEER_TORCH ?= torch==2.9.1
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: install demo check test quick long faults docker interop opinfo fuzz bench peers screenshots docs clean
+.PHONY: install demo check test quick long faults docker interop opinfo fuzz fuzz-coverage bench peers screenshots docs clean
 
 install: $(STAMP)
 
@@ -79,6 +79,17 @@ opinfo: $(STAMP)
 # Damaged input of every kind, a million cases; what it prints is enough to run a case again.
 fuzz: $(STAMP)
 	$(BIN)/python -m tests.fuzz
+
+# The same targets, each for MINUTES, guided by the code's coverage: atheris, in an environment of its own.
+MINUTES ?= 5
+fuzz-coverage: build/atheris/.installed
+	build/atheris/bin/python -m tests.fuzz --coverage --minutes $(MINUTES)
+
+build/atheris/.installed: setup.cfg
+	$(PYTHON) -m venv build/atheris
+	build/atheris/bin/python -m pip install --quiet --config-settings editable_mode=compat \
+		--editable ".[test]" "atheris>=3,<4"
+	@touch $@
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks

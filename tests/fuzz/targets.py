@@ -334,3 +334,5 @@ TARGETS = tuple(
         *(job_record, workers_files, environment, settings_file, executables),
     )
 )
+NEEDS_JAX = ("executables",)
+"""The names of those that need torch and jax."""

@@ -9,15 +9,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.fuzz.draws import Draw
-from tests.fuzz.targets import TARGETS, Target
-
-_NEEDS_JAX = ("executables",)
+from tests.fuzz.targets import NEEDS_JAX, TARGETS, Target
 
 
 @pytest.mark.parametrize(
     "target",
     [
-        pytest.param(t, marks=[pytest.mark.runtime] if t.name in _NEEDS_JAX else [], id=t.name)
+        pytest.param(t, marks=[pytest.mark.runtime] if t.name in NEEDS_JAX else [], id=t.name)
         for t in TARGETS
     ],
 )
