@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -192,7 +193,7 @@ def to_uri(place: str | Path) -> str:
     text = str(place)
     if s3.is_url(text) or _MOUNTED.fullmatch(text) or _DATASET.fullmatch(text):
         return text
-    return "file://" + str(Path(text.removeprefix("file://")).expanduser().absolute())
+    return "file://" + str(Path(os.path.expanduser(text.removeprefix("file://"))).absolute())
 
 
 def local_path(uri: str) -> Path | None:

@@ -176,7 +176,7 @@ class JobSpec(BaseModel):
     @classmethod
     def _entry_point(cls, value: Any, info: ValidationInfo) -> Any:
         checked(value, rules.place_problems("entry_point", value))
-        root, path = info.data.get("source_dir"), Path(value).expanduser()
+        root, path = info.data.get("source_dir"), Path(os.path.expanduser(value))
         if s3.is_url(root) or info.data.get("git_config") is not None:
             return checked(os.path.normpath(path), rules.relative_problems("entry_point", path))
         if root is None:

@@ -113,3 +113,14 @@ def test_a_child_of_the_worker_notes_nothing(
     monkeypatch.setattr(head_start._Start, "process", os.getpid() + 1)
     head_start.note(tmp_path, tmp_path / "kind" / "graph")
     assert not (tmp_path / STARTS).exists()
+
+
+@pytest.mark.parametrize("name", ["/passwd", "//passwd", "../x", "a/..", "a/b/c", "a", "a\0/b", ""])
+def test_a_note_that_leads_elsewhere_is_not_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    place = tmp_path / "note"
+    monkeypatch.setattr(head_start, "_note_in", lambda root: place)
+    monkeypatch.setattr(head_start, "ThreadPoolExecutor", lambda *args, **words: pytest.fail(name))
+    place.write_text(f"{head_start._settings()}\n{name}\n")
+    head_start.begin(tmp_path, lambda path: None)

@@ -51,6 +51,15 @@ def test_a_path_that_no_file_can_have_is_not_there(text: str) -> None:
     assert main(["plan", text]) == 64
 
 
+def test_a_home_that_is_not_there_is_a_name_as_any_other(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["plan", "~no-such-user-here/train.py"]) == 64
+    assert "~no-such-user-here/train.py" in capsys.readouterr().err
+    spec = JobSpec.of(job_name="a", entry_point="~no-such-user-here/train.py")
+    assert spec.entry_point.endswith("~no-such-user-here/train.py")
+
+
 @pytest.mark.parametrize("text", [b"\xff", b"[]", b'{"name": 1}', b'{"transitions": []}'])
 def test_a_broken_record_is_told(tmp_path: Path, text: bytes) -> None:
     (tmp_path / records.FILE).write_bytes(text)

@@ -20,7 +20,7 @@ from trcomp import (
     TrainingCompilerConfig,
     flags,
 )
-from trcomp.backends import process
+from trcomp.backends import process, source
 from trcomp.backends.base import masked, masked_arguments
 from trcomp.backends.local_jobs import inherited
 from trcomp.backends.local_plan import LocalPlan
@@ -231,6 +231,14 @@ def test_a_directory_that_cannot_be_read_is_left_behind() -> None:
             os.chmod(Path(place) / "closed", 0o700)
     assert [file.destination for file in plan.files] == ["train.py"]
     assert "closed/" in plan.left_behind
+
+
+def test_a_file_that_is_gone_since_it_was_listed_is_no_part(
+    code: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    walk = source._walk
+    monkeypatch.setattr(source, "_walk", lambda root, *leave: [*walk(root, *leave), root / "gone"])
+    assert [file.destination for file in plan_of(code).files] == ["train.py"]
 
 
 def test_an_entry_point_inside_the_source_is_found_however_it_is_spelt(code: Path) -> None:

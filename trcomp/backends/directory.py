@@ -18,7 +18,7 @@ from trcomp.errors import BackendUnavailableError
 def jobs_directory() -> Path:
     """Where job directories live."""
     home = flags.HOME.get() or "~/.local/share/trcomp"
-    return Path(home).expanduser().absolute() / "jobs"
+    return Path(os.path.expanduser(home)).absolute() / "jobs"
 
 
 def prepare(

@@ -115,7 +115,7 @@ def problems(spec: JobSpec) -> list[Problem]:
     if old is not None:
         found += frozen_job.problems(spec, old)
     for source in words.get("mounts", {}):
-        if not os.path.exists(Path(source).expanduser()):
+        if not os.path.exists(Path(os.path.expanduser(source))):
             allowed = "there is no such file or directory on this machine."
             found.append(Problem("mounts", source, allowed))
     if spec.instance_type == "local":
@@ -265,7 +265,7 @@ def _mounts(
         yield Mount(source=Path.home() / ".aws", target=f"{HOME}/.aws", read_only=True)
     for source, text in spec.container.get("mounts", {}).items():
         target, read_only = container.to_mount(text)
-        path = Path(source).expanduser().absolute()
+        path = Path(os.path.expanduser(source)).absolute()
         yield Mount(source=path, target=target, read_only=read_only)
 
 
@@ -277,7 +277,7 @@ def _cache(spec: JobSpec) -> tuple[str | None, Path | None]:
     place = executables.kept_at(os.environ) if own is None else str(own)
     if place == executables.OFF or s3.is_url(place):
         return place, None
-    return _CACHE, Path(place).expanduser().absolute()
+    return _CACHE, Path(os.path.expanduser(place)).absolute()
 
 
 def _gpu_problems(spec: JobSpec) -> list[Problem]:

@@ -96,4 +96,4 @@ def _cache_place(cache: str | os.PathLike[str] | None) -> str | None:
     """A directory as seen from anywhere: workers run elsewhere."""
     if cache is None or cache == executables.OFF or s3.is_url(cache):
         return None if cache is None else str(cache)
-    return str(Path(cache).expanduser().absolute())
+    return str(Path(os.path.expanduser(cache)).absolute())

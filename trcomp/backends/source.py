@@ -97,7 +97,11 @@ def _copies(root: Path, prefix: str = "") -> list[FileCopy]:
     """The files of a directory, or the one file."""
     if root.is_file():
         return [_copy(root, prefix.rstrip("/"))]
-    return [_copy(path, prefix + path.relative_to(root).as_posix()) for path in _walk(root)]
+    found = []
+    for path in _walk(root):
+        with suppress(FileNotFoundError):  # Gone since it was listed.
+            found.append(_copy(path, prefix + path.relative_to(root).as_posix()))
+    return found
 
 
 def _dependency_problems(spec: JobSpec) -> list[Problem]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 import threading
 import weakref
@@ -65,7 +66,7 @@ class Checkpointer:
         if problems:
             raise SpecError(problems)
         place = directory or flags.CHECKPOINT_DIR.get() or "checkpoints"
-        self._directory = Path(place).expanduser().absolute()
+        self._directory = Path(os.path.expanduser(place)).absolute()
         self._every, self._keep, self._sharded = every, keep, sharded
         self._things = {name: _unwrapped(thing) for name, thing in things.items()}
         self._steps = self._epoch = self._batches = 0

@@ -31,7 +31,7 @@ def kept_at(environ: Mapping[str, str]) -> str:
     if text == OFF or s3.is_url(text):
         return text
     root = text or os.path.join(environ.get("XDG_CACHE_HOME") or "~/.cache", "trcomp")
-    return str(Path(root).expanduser())
+    return os.path.expanduser(root)
 
 
 def toolchain(environ: Mapping[str, str], device_kind: str) -> tuple[str, ...]:

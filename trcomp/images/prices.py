@@ -90,7 +90,7 @@ def table(environ: Mapping[str, str] = os.environ) -> Prices:
     place = flags.PRICES.get(environ)
     if not place:
         return Prices((shipped,))
-    return Prices((_read(Path(place).expanduser(), flags.PRICES.name), shipped))
+    return Prices((_read(Path(os.path.expanduser(place)), flags.PRICES.name), shipped))
 
 
 def _read(place: Path, name: str) -> Table:

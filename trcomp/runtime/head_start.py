@@ -108,8 +108,9 @@ def _note_in(root: Path) -> Path | None:
 
 def _is_two_below(name: str) -> bool:
     """Whether a noted name leads to where executables are, and not elsewhere."""
-    parts = Path(name).parts
-    return len(parts) == 2 and parts[0] not in ("/", "..") and parts[1] != ".." and "\0" not in name
+    path = Path(name)
+    inside = not path.is_absolute() and ".." not in path.parts and "\0" not in name
+    return inside and len(path.parts) == 2
 
 
 def _settings() -> str:
