@@ -71,5 +71,5 @@ def _supervised(commands: Sequence[tuple[str, ...]], started: Any = None) -> Out
                 signals=signals,
                 grace_seconds=30,
                 on_started=partial(started, place) if started else lambda: None,
-                watchdog=Watchdog(place, flags.WATCHDOG_SECONDS.default, place),
+                watchers=[Watchdog(place, flags.WATCHDOG_SECONDS.default, place)],
             )

@@ -52,10 +52,15 @@ watchdogs and lines never leave their host: their files and pipes cost it nothin
 
 The real runner, a sleeping process in place of each host, one of which is killed: seconds until
 the others have been told to stop. A worker that dies is noticed by its own supervisor in the same
-way, whatever the number of hosts. Between machines SageMaker does so; and a machine that is cut
-off or loses power without a word is noticed by the coordinator, after {heartbeat} s without a
-heartbeat, which comes every {every} s. A rank that lives but makes no step is the
+way, whatever the number of hosts. Between machines the hosts [watch each other][lost], each over
+one connection to the first, and here all of these are real, in one process: from the failure of one
+host until the last of the others knows of it. Ranks that have not ended by themselves are told to
+stop six seconds later. A machine that is cut off or loses power without a word is noticed by JAX's
+coordinator, after {heartbeat} s without a heartbeat, which comes every {every} s, and without XLA
+by the first host, after 11 s. A rank that lives but makes no step is the
 [watchdog](contract.md#when-a-rank-hangs)'s.
+
+[lost]: contract.md#when-a-host-is-lost
 
 {death}
 
@@ -192,10 +197,12 @@ def _death(jobs: list[dict[str, Any]]) -> str:
             f"{job['death']['plan_seconds']} s",
             f"{job['death']['start_seconds']} s",
             f"**{job['death']['noticed_seconds']} s**",
+            f"**{job['links']['told_seconds']} s**",
         )
         for job in jobs
     ]
-    return table(["hosts", "planning the job", "starting them", "all others told"], rows)
+    titles = ["hosts", "planning the job", "starting them", "all others told"]
+    return table([*titles, "between machines"], rows)
 
 
 def _rank_death(jobs: list[dict[str, Any]]) -> str:

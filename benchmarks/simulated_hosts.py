@@ -122,7 +122,10 @@ class _Host:
         self._job.here.host = self
         self.scratch.mkdir()
         paths = Paths(self._plan.root)
-        environ = self._plan.environment | {flags.WATCHDOG_SECONDS.name: str(self._job.silence)}
+        environ = self._plan.environment | {
+            flags.WATCHDOG_SECONDS.name: str(self._job.silence),
+            flags.HOSTS_PORT.name: "0",  # The runner tells; the hosts here have no addresses.
+        }
         index = self._plan.contract.hosts.index(self._plan.name)
         site = Site(self._plan.contract, paths, self._job.topology, environ, self.scratch)
         workers = [

@@ -4,6 +4,7 @@
 - The ranks' words through the coordinator: the real code over a store that counts (simulated.py).
 - The death of a host: the real runner, with a process that sleeps in place of each host.
 - The death and the silence of a rank: real supervisors and watchdogs, too (simulated_hosts.py).
+- Hosts that watch each other: the real connections of all (simulated_links.py).
 - One host's supervisor with real processes: at rest, and carrying lines (one_host.py).
 - Who looks at such a job: its log, `trcomp top`, its page (simulated_job.py, simulated_logs.py).
 - The coordinator itself: JAX's own service with real clients, through a relay that counts bytes.
@@ -230,6 +231,12 @@ def _rank_death(num_hosts: int) -> dict[str, Any]:
     return simulated_hosts.rank_death(num_hosts, RANKS)
 
 
+def _links(num_hosts: int) -> dict[str, Any]:
+    from benchmarks import simulated_links
+
+    return simulated_links.failure(num_hosts)
+
+
 def _silence(num_hosts: int, seconds: int = _SILENT_SECONDS) -> dict[str, Any]:
     from benchmarks import simulated_hosts
 
@@ -330,6 +337,7 @@ _PARTS: dict[str, Callable[..., dict[str, Any]]] = {
     "death": death,
     "rank_death": _rank_death,
     "silence": _silence,
+    "links": _links,
     "look": _look,
     "calls": _calls,
     "one_host": _one_host,

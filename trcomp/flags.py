@@ -102,6 +102,12 @@ MAX_RESTARTS = Flag(
     "How often a job's workers are started anew within it if its script fails, to go on from its "
     "checkpoints.",
 )
+HOSTS_PORT = Flag(
+    "TRCOMP_HOSTS_PORT",
+    43859,
+    "Port of the first host, through which hosts of a job hear that one has died, failed or fallen "
+    "silent. 0: they do not; SageMaker and the ranks' own connections may tell them.",
+)
 WATCHDOG_SECONDS = Flag(
     "TRCOMP_WATCHDOG_SECONDS",
     600,

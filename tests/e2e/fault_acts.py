@@ -66,6 +66,19 @@ REDUCES = """
 """
 
 
+ADDS_UP = """
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo")
+    for step in range(10_000):
+        dist.all_reduce(torch.ones(2))
+        time.sleep(0.05)
+        if step == 20:
+            print("trains", flush=True)
+"""
+
+
 def silence_host(scene: Scene, job: Job) -> None:
     """As if it had lost its power or its network: no connection is closed."""
     _until_it_trains(job)

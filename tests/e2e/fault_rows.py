@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.e2e.fault_acts import (
+    ADDS_UP,
     FILLS,
     GROWS,
     HOOK,
@@ -68,8 +69,18 @@ ROWS = (
         script=REDUCES,
         act=silence_host,
         words=XLA | {"instance_count": 2},
-        # 13 until the ranks of the other host end; then the runner gives the silent one 10 to stop.
-        most_seconds=25,
+        # 13 until the ranks of the other host end; then the runner gives the silent one 15 to stop.
+        most_seconds=30,
+    ),
+    Row(
+        "a host falls silent, without XLA",
+        "Failed",
+        70,
+        r"Host algo-2 is not heard of any more",
+        script=ADDS_UP,
+        act=silence_host,
+        words={"instance_count": 2},
+        most_seconds=30,
     ),
     Row("the job's runner is killed", "Failed", 70, r"runner died", act=kill_runner),
     Row("the job is stopped", "Stopped", 143, act=stop),

@@ -136,6 +136,17 @@ def test_a_host_whose_network_is_cut_is_named_by_the_other(job: Job) -> None:
     )
 
 
+def test_so_it_is_without_xla_where_ranks_would_wait_for_half_an_hour(job: Job) -> None:
+    job.start(compiled=False, interface="eth0")
+    cut = time.monotonic()
+    job.hosts[1].run("ip", "link", "set", "eth0", "down")
+    assert job.codes() == [70, 70]
+    assert time.monotonic() - cut < 20  # Within 15; and both have ended.
+    for host, other in (job.hosts, job.hosts[::-1]):
+        text = f"Host {other.name} is not heard of any more: it is down, stopped, or cut off."
+        assert text in job.failure(host)
+
+
 def test_a_host_that_is_killed_is_missed_without_xla_too(job: Job) -> None:
     job.start(compiled=False, interface="eth0")
     job.hosts[1].kill_all()

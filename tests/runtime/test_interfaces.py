@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.runtime.rank_scripts import start_ranks, wait_for
-from trcomp.runtime import interfaces
+from trcomp.env import interfaces
 
 pytestmark = pytest.mark.runtime
 

@@ -62,6 +62,10 @@ def test_calls_for_a_log_grow_only_as_the_list_of_streams_does() -> None:
     assert many["calls_of_a_look"] - few["calls_of_a_look"] == (800 - 200) / 50
 
 
+def test_hosts_that_watch_each_other_all_hear_of_a_failure() -> None:
+    assert simulation.in_a_process("links", 12)["hosts_told"] == 11
+
+
 def test_the_page_is_that_of_the_results() -> None:
     found = json.loads(scale_page.RESULTS.read_text(encoding="utf-8"))
     written = scale_page.PAGE.read_text(encoding="utf-8")

@@ -23,16 +23,19 @@ from trcomp import flags, progress
 from trcomp.contract import Contract, Paths
 from trcomp.entrypoint import code, failure, requirements
 from trcomp.entrypoint.discovery import discovered, num_cpus, wait_for_names
+from trcomp.entrypoint.host_link import HostLink
 from trcomp.entrypoint.processes import Signals, adopt_orphans
 from trcomp.entrypoint.supervisor import Outcome, Worker, supervise
-from trcomp.entrypoint.watchdog import Watchdog
+from trcomp.entrypoint.watchdog import Watchdog, Watcher
 from trcomp.entrypoint.workers import Site, plan_workers
-from trcomp.env import gpus, xla_flags
+from trcomp.env import gpus, interfaces, xla_flags
 from trcomp.env.executables import shared_folder
 from trcomp.errors import InternalError, TrcompError
 from trcomp.lines import Console
 
 _STDOUT = 1
+_SILENT_SECONDS = {False: 11.0, True: 20.0}
+"""How long a host may say nothing to the others, without and with XLA."""
 
 
 def main() -> int:
@@ -103,11 +106,21 @@ class _Run:
         restarts = flags.MAX_RESTARTS.get(site.environ)
         seconds = flags.WATCHDOG_SECONDS.get(site.environ)
         while True:
-            watchdog = Watchdog(site.attempt_dir, seconds, site.paths.code) if seconds > 0 else None
-            started = partial(_mark_started, site)
-            failing = partial(progress.note_failure, site.attempt_dir)
-            outcome = self._run(site, workers, signals, started, failing, watchdog)
-            failed = failure.blamed(outcome, site.contract.current_host)
+            watchers: list[Watcher] = []
+            if seconds > 0:
+                watchers.append(Watchdog(site.attempt_dir, seconds, site.paths.code))
+            with contextlib.ExitStack() as stack:
+                failing: list[Callable[[], object]] = [
+                    partial(progress.note_failure, site.attempt_dir)
+                ]
+                if link := _link(site):
+                    watchers.append(stack.enter_context(link))
+                    failing.append(link.fail)
+                started = partial(_mark_started, site)
+                outcome = self._run(site, workers, signals, started, failing, watchers)
+                failed = failure.blamed(outcome, site.contract.current_host)
+                if link and (failed or outcome.signal):
+                    link.fail()
             if failed is None or outcome.signal is not None or site.attempt >= restarts:
                 return self._ended(site, outcome, "The script")
             self.say(failed.summary)
@@ -161,8 +174,8 @@ class _Run:
         workers: Sequence[Worker],
         signals: Signals,
         on_started: Callable[[], object] = lambda: None,
-        on_failure: Callable[[], object] = lambda: None,
-        watchdog: Watchdog | None = None,
+        on_failure: Sequence[Callable[[], object]] = (),
+        watchers: Sequence[Watcher] = (),
     ) -> Outcome:
         return supervise(
             workers,
@@ -170,8 +183,8 @@ class _Run:
             signals=signals,
             grace_seconds=flags.GRACE_SECONDS.get(site.environ),
             on_started=on_started,
-            on_failure=on_failure,
-            watchdog=watchdog,
+            on_failure=lambda: [told() for told in on_failure],
+            watchers=watchers,
         )
 
     def _ended(self, site: Site, outcome: Outcome, what: str) -> int:
@@ -201,6 +214,17 @@ def _write_environment(site: Site, workers: Sequence[Worker]) -> None:
     text = json.dumps({"host": host, "rank": workers[0].rank, "variables": variables})
     with contextlib.suppress(OSError):
         (site.report_dir / f"environment-{host}.json").write_text(text, encoding="utf-8")
+
+
+def _link(site: Site) -> HostLink | None:
+    """This host's to the others, if it has ranks and there are others."""
+    port, compiled = flags.HOSTS_PORT.get(site.environ), site.contract.settings.compiler_enabled
+    if not port or site.host_index is None or len(site.topology.hosts) == 1:
+        return None
+    token = interfaces.job_token(site.contract.job_name, site.topology.to_json())
+    # With XLA the ranks' own coordinator misses a silent host first, and knows its ranks.
+    silent_seconds = _SILENT_SECONDS[bool(compiled)]
+    return HostLink(site.topology, site.host_index, port, f"{token}-{site.attempt}", silent_seconds)
 
 
 def _mark_started(site: Site) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from trcomp import flags
 from trcomp.contract import Contract
-from trcomp.env import gpus, network
+from trcomp.env import gpus, interfaces
 from trcomp.env.topology import DeviceKind, Topology, uniform, wanted_devices
 from trcomp.errors import BackendUnavailableError, MissingExtraError, Problem, SpecError
 
@@ -141,12 +141,12 @@ def _interface(contract: Contract, addresses: Mapping[str, str]) -> str:
     """The interface between the hosts, empty if it cannot be told."""
     named = contract.network_interface_name
     if _on_loopback(addresses.values()):
-        return network.LOOPBACK
+        return interfaces.LOOPBACK
     if Path("/sys/class/net", named).exists():
         return named
     if len(contract.rank_hosts) == 1:
-        return network.LOOPBACK
-    return network.toward(addresses.get(contract.current_host, contract.current_host))
+        return interfaces.LOOPBACK
+    return interfaces.toward(addresses.get(contract.current_host, contract.current_host))
 
 
 def _on_loopback(addresses: Iterable[str]) -> bool:

@@ -18,8 +18,6 @@ _FIRST_LINE_CHARS = 800
 """SageMaker shows the file's first 1,024 characters: rank and host still fit after this."""
 _TAIL_LINES = 20
 _RESERVE_BYTES = 64 << 10
-_STALLED = 124
-"""The exit code of a job whose ranks hang: timeout(1)'s."""
 _CLOSED = re.compile(r"[Cc]onnection (closed|reset) by|remote process exited|Broken pipe")
 """In the words of gloo, NCCL and the kernel: who was at the other end is gone."""
 _ABORTED = b"Terminating process because the JAX distributed service detected fatal errors"
@@ -101,7 +99,7 @@ def blamed(outcome: Outcome, host: str, what: str = "The script") -> Failure | N
             failures.append((ended.time, ended, None))
     stall = outcome.stall
     if stall is not None and all(stall.time < time for time, *_ in failures):
-        return Failure(stall.text, stall.rank, host, _STALLED, stall.details, stall.time)
+        return Failure(stall.text, stall.rank, host, stall.exit_code, stall.details, stall.time)
     if not failures:
         return None
     time, ended, report = min(failures, key=lambda failure: failure[0])

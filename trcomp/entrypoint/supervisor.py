@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from trcomp.entrypoint.processes import Signals, kill_descendants, reaped
-from trcomp.entrypoint.watchdog import Stall, Watchdog
+from trcomp.entrypoint.watchdog import Stall, Watcher
 from trcomp.env.variables import Variable
 from trcomp.lines import Console, LinePump, start_pump
 
@@ -103,7 +103,7 @@ def supervise(
     grace_seconds: float,
     on_started: Callable[[], object] = lambda: None,
     on_failure: Callable[[], object] = lambda: None,
-    watchdog: Watchdog | None = None,
+    watchers: Sequence[Watcher] = (),
 ) -> Outcome:
     """Run workers to their end. When this returns, no process that they started is left.
 
@@ -114,9 +114,9 @@ def supervise(
         grace_seconds: Between telling workers to stop and killing them.
         on_started: Called once all of them run.
         on_failure: Called before the rest is told to stop since one has failed.
-        watchdog: Says when one of them hangs; the rest is then told to stop.
+        watchers: Say when they cannot go on; all are then told to stop.
     """
-    supervision = _Supervision(console, signals, grace_seconds, on_failure, watchdog)
+    supervision = _Supervision(console, signals, grace_seconds, on_failure, watchers)
     try:
         for worker in workers:
             supervision.start(worker)
@@ -134,13 +134,14 @@ class _Supervision:
         signals: Signals,
         grace_seconds: float,
         on_failure: Callable[[], object],
-        watchdog: Watchdog | None,
+        watchers: Sequence[Watcher],
     ) -> None:
         self._console = console
         self._signals = signals
         self._grace_seconds = grace_seconds
         self._on_failure = on_failure
-        self._watchdog = watchdog
+        self._watchers = [(watcher, 0.0) for watcher in watchers]
+        """Each with the time of its next look."""
         self._stall: Stall | None = None
         self._running: dict[int, _Running] = {}
         self._ended: list[tuple[_Running, int, float, bool]] = []
@@ -207,8 +208,13 @@ class _Supervision:
             self._ended.append((running, returncode, time.monotonic(), told))
 
     def _watch(self) -> None:
-        if self._watchdog is not None and self._deadline is None:
-            self._stall = self._watchdog.stall(self._signals.wait)
+        if self._deadline is not None:
+            return
+        for index, (watcher, due) in enumerate(self._watchers):
+            # One that is told to stop looks once more: the reason may be a rank of its own.
+            if self._stall is None and (self._signals.received or time.monotonic() >= due):
+                self._stall = watcher.stall(self._signals.wait)
+                self._watchers[index] = watcher, time.monotonic() + watcher.poll_seconds
 
     def _obey(self) -> None:
         """Stop the rest after a failure or a signal; a second signal ends the grace."""
@@ -232,8 +238,8 @@ class _Supervision:
                 os.kill(pid, number)
 
     def _next_look(self) -> float | None:
-        if self._watchdog is not None and self._deadline is None:
-            return self._watchdog.poll_seconds
+        if self._watchers and self._deadline is None:
+            return max(0.0, min(due for _, due in self._watchers) - time.monotonic())
         return self._seconds_left()
 
     def _seconds_left(self) -> float | None:

@@ -9,30 +9,46 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from trcomp import flags, progress
 from trcomp.progress import Progress
 
+_STALLED = 124
+"""The exit code of a job whose ranks hang: timeout(1)'s."""
 _STACKS_SECONDS = 2.0
 _FRAME = re.compile(r'  File "(?P<file>[^"]+)", line (?P<line>\d+)')
 
 
 @dataclass(frozen=True)
 class Stall:
-    """A rank that stopped.
+    """What keeps ranks from going on that still run: a rank that stopped, or a host that is gone.
 
     Attributes:
-        rank: The one that stopped.
+        rank: The one that stopped, None if it is on another host.
         text: One sentence on it.
         details: Where each rank of the host is, and its stacks.
         time: When it was too long, by `time.monotonic`, counted from its last step: the host whose
             rank stopped first has the earliest.
+        exit_code: The job's.
     """
 
-    rank: int
+    rank: int | None
     text: str
     details: str
     time: float
+    exit_code: int = _STALLED
+
+
+class Watcher(Protocol):
+    """Looks for a stall while ranks run."""
+
+    @property
+    def poll_seconds(self) -> float:
+        """How often to look."""
+
+    def stall(self, wait: Callable[[float], object]) -> Stall | None:
+        """What keeps them from going on, if something does; `wait` waits some seconds."""
 
 
 @dataclass(frozen=True)

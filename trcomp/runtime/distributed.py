@@ -29,9 +29,9 @@ from torch._C._distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous as torch_rendezvous
 
 from trcomp import error_file, flags
-from trcomp.env import gpus, network, variables
+from trcomp.env import gpus, interfaces, variables
 from trcomp.errors import DeviceError
-from trcomp.runtime import heartbeat, interfaces, own_rank, questions, waiting
+from trcomp.runtime import heartbeat, own_rank, questions, waiting
 from trcomp.runtime.agreement import Record, ledger
 
 _HEARTBEAT_SECONDS = 12
@@ -145,7 +145,7 @@ def _keep_gloo_on_the_jobs_interface(identity: variables.Identity, coordinator: 
     if not interface:
         alone = identity.local_world_size == identity.world_size
         host = coordinator.rpartition(":")[0]
-        interface = network.LOOPBACK if alone else network.toward(host)
+        interface = interfaces.LOOPBACK if alone else interfaces.toward(host)
     if interface:
         os.environ.update(variables.with_gloo_interface(interface))
         make = _jax.make_gloo_tcp_collectives
@@ -158,7 +158,8 @@ def _check_job(rank: int) -> None:
     Raises:
         DeviceError: They are another job's.
     """
-    store, token = global_state.client, interfaces.job_token(os.environ)
+    store = global_state.client
+    token = interfaces.job_token(flags.JOB_NAME.get(), flags.TOPOLOGY.get())
     assert store is not None
     if rank == 0:
         store.key_value_set("trcomp/job", token)

@@ -193,9 +193,9 @@ class _Feed:
         counters.input_wait_seconds += time.perf_counter() - start
         self._room.release()
         if isinstance(item, _Failure):
-            if isinstance(item.error, (EOFError, ConnectionError)):
-                # A process of the loader has died. PyTorch has a handler of signals raise which one
-                # and why, in the main thread; that comes a moment later.
+            if _tells_of_a_death(item.error):
+                # PyTorch has a handler of signals raise which process it was and why, in the main
+                # thread; that may come a moment later.
                 time.sleep(_SIGNAL_SECONDS)
             raise item.error
         return item
@@ -206,3 +206,8 @@ class _Feed:
         self._stop.set()
         self._room.release()
         self._thread.join(_JOIN_SECONDS)
+
+
+def _tells_of_a_death(error: BaseException) -> bool:
+    """Whether a process of the loader has died."""
+    return isinstance(error, (EOFError, ConnectionError)) or "exited unexpectedly" in str(error)

@@ -13,7 +13,7 @@ from typing import Any
 
 from torch._C._distributed_c10d import Store, TCPStore
 
-from trcomp.runtime import interfaces
+from trcomp.env import interfaces
 
 # `torch.distributed.rendezvous` is a function of the module's name.
 _rendezvous = importlib.import_module("torch.distributed.rendezvous")

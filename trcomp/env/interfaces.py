@@ -1,4 +1,4 @@
-"""At which of a machine's addresses the servers of a job listen: at the job's own, not at all.
+"""At which of a machine's addresses and interfaces a job's servers listen: at its own, not at all.
 
 JAX's coordination service, torch's store and gloo have no passwords: who can reach them can be in
 the job's way. They listen where the other ranks look for them, and nowhere else.
@@ -6,15 +6,20 @@ the job's way. They listen where the other ranks look for them, and nowhere else
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import socket
+import struct
 from collections.abc import Mapping
 from contextlib import suppress
 
-from trcomp import flags
 from trcomp.env import variables
 
+LOOPBACK = "lo"
 _LOCAL = "127.0.0.1"
+_SIOCGIFADDR = 0x8915
+"""The kernel's netdevice(7): an interface's address."""
+_ANY_PORT = 9
 
 
 def own_address(host: str) -> str | None:
@@ -54,7 +59,39 @@ def bind_address(coordinator: str, environ: Mapping[str, str]) -> str | None:
     return given or (f"{address}:{port}" if address else None)
 
 
-def job_token(environ: Mapping[str, str]) -> str:
-    """What only the ranks of one job agree on: a rank that meets another job's ranks notices."""
-    parts = (flags.JOB_NAME.get(environ), flags.TOPOLOGY.get(environ))
+def job_token(job_name: str, topology: str) -> str:
+    """What only those of one job agree on: who meets another job's ranks or hosts notices.
+
+    Args:
+        job_name: The job's.
+        topology: As one line of JSON.
+    """
+    parts = (job_name, topology)
     return hashlib.sha256("\0".join(parts).encode(errors="replace")).hexdigest()[:32]
+
+
+def toward(host: str) -> str:
+    """The interface by which packets to a host leave; of this machine itself, that of its address.
+
+    Args:
+        host: A name or an address.
+
+    Returns:
+        Empty if it is not certain: the host is unknown, or its name leads to a loopback address, as
+        a machine's own name often does on the machine itself.
+    """
+    with suppress(OSError, UnicodeError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((host, _ANY_PORT))  # Chooses a route, and sends nothing.
+        own = probe.getsockname()[0]
+        if not own.startswith("127."):
+            names = [name for _, name in socket.if_nameindex()]
+            return next((name for name in names if _address(probe, name) == own), "")
+    return ""
+
+
+def _address(probe: socket.socket, interface: str) -> str:
+    """The interface's address, empty if it has none."""
+    with suppress(OSError):
+        answer = fcntl.ioctl(probe, _SIOCGIFADDR, struct.pack("256s", interface.encode()))
+        return socket.inet_ntoa(answer[20:24])
+    return ""
