@@ -90,7 +90,7 @@ def _recompiles(rank: Rank) -> Iterator[Advice]:
         if remedies.is_avoidable(cause["kind"]):
             change = remedies.remedy(cause["kind"], cause["example"])
             yield Advice(
-                change[0].upper() + change[1:],
+                _sentence(change),
                 f"{_times(cause['compiles'], 'compile')} for it, such as: {cause['example']}.",
                 cause["line"],
                 cause["seconds"],
@@ -104,7 +104,7 @@ def _reads(rank: Rank) -> Iterator[Advice]:
         # The device computes in any case; what is lost is that the host could go on meanwhile.
         hidden = (rank.get("record_seconds") or 0) + (rank.get("sync_seconds") or 0)
         yield Advice(
-            "Read values after the step, not within it: xm.add_step_closure, or one step later",
+            _sentence(remedies.READ_LATER),
             f"{_times(sum(one['cuts'] for one in found), 'step')} cut in two by .item(), print or "
             f"`if tensor`; the host waited {waited:.1f} s in them.",
             _lines(found),
@@ -159,6 +159,10 @@ def _first_compiles(rank: Rank, handle: str) -> Iterator[Advice]:
         "",
         sum(cause["seconds"] for cause in needed),
     )
+
+
+def _sentence(remedy: str) -> str:
+    return remedy[0].upper() + remedy[1:]
 
 
 def _times(count: int, noun: str) -> str:

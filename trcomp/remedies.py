@@ -5,6 +5,7 @@ Said by a job's log as it happens (runtime/announcements.py) and by `trcomp doct
 
 from __future__ import annotations
 
+READ_LATER = "read values after the step, not within it: xm.add_step_closure, or one step later"
 _AVOIDABLE = {
     "shape": "give {what} few shapes: pad to one length, or to a few (buckets)",
     "last batch": "drop or pad the last batch: drop_last=True, or DeviceLoader's pad",
@@ -13,9 +14,15 @@ _AVOIDABLE = {
     "argument": "lift it out: give an operator a tensor there, or one of a few values",
     "operation": "record the same operations in each step: torch.where in place of `if`",
     "result": "keep the same tensors alive in each step",
+    "read": READ_LATER,
+    "cut": "keep {what} off the step, or let it run in each",
+    "selection": "keep the shape: torch.where(mask, a, b) or times the mask, not a[mask]",
 }
 """By the kind of a compile's cause, as `runtime.causes.Cause` has it."""
-_NEEDED = {"mode": "nothing, if train() and eval() alternate: each is compiled once"}
+_NEEDED = {
+    "mode": "nothing, if train() and eval() alternate: each is compiled once",
+    "start": "nothing: the first step may differ from those after it",
+}
 
 
 def is_avoidable(kind: str) -> bool:

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import trcomp.runtime as rt
+from trcomp import remedies
 from trcomp.runtime import (
     announcements,
     causes,
@@ -117,6 +118,49 @@ def test_compiles_add_up_by_cause_and_line_and_a_varying_script_is_told_a_few_ti
     worst = next(one for one in causes.summary() if one["kind"] == "shape")
     assert worst["compiles"] == 7 and worst["seconds"] > 0
     assert capfd.readouterr().err.count("compiles again") == 3
+
+
+def test_sizes_that_come_again_and_again_are_no_last_batch() -> None:
+    found = last_cause(*((plain, batch(rows, 8)) for rows in (6, 5, 4)))
+    assert found["kind"] == "shape" and "was 5x8 and is 4x8" in found["reason"]
+
+
+def read_before_the_end(model: torch.nn.Module, values: torch.Tensor) -> torch.Tensor:
+    outputs = model(values)
+    outputs.sum().item()
+    return outputs
+
+
+def with_positive_rows(model: torch.nn.Module, values: torch.Tensor) -> torch.Tensor:
+    outputs = model(values)
+    return outputs + outputs[values[:, 0] > 0].sum()
+
+
+def test_a_step_that_a_read_cuts_is_no_matter_of_its_operations() -> None:
+    found = last_cause((plain, batch(4, 8)), (read_before_the_end, batch(4, 8)))
+    told = [one for one in causes.summary() if one["kind"] != "first"]
+    assert {one["kind"] for one in told} == {"read"}, told
+    assert "outputs.sum().item()" in line_of(found)
+    assert "after the step" in causes.Cause(found["kind"], found["reason"]).remedy
+
+
+def test_shapes_behind_a_mask_are_put_down_to_the_mask() -> None:
+    def rows(positive: int) -> dict[str, torch.Tensor]:
+        return {"pixels": torch.cat([torch.ones(positive, 8), -torch.ones(8 - positive, 8)])}
+
+    found = last_cause(*((with_positive_rows, rows(n)) for n in (3, 4, 5)))
+    assert found["kind"] == "selection" and "nonzero" in found["reason"], found
+    assert "outputs[values[:, 0] > 0]" in line_of(found)
+    assert "torch.where" in causes.Cause(found["kind"], found["reason"]).remedy
+
+
+def test_a_first_step_that_differs_is_no_fault_of_the_script(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(counters, "steps", 0)
+    found = last_cause((plain, batch(4, 8)), (with_tanh, batch(4, 8)))
+    assert found["kind"] == "start" and "new operation tanh" in found["reason"]
+    assert not remedies.is_avoidable(found["kind"])
 
 
 def test_reads_that_cut_a_step_and_operators_on_the_cpu_are_counted_by_line() -> None:

@@ -3,6 +3,7 @@
 a new graph --like one before, but for shapes----> which input (varying.py)
             --the same operations-----------------> dtype, kind of a number, argument, result
             --others------------------------------> the first that is new, and its line
+a step that something has cut in two------------> what cut it (interruptions.py)
 """
 
 from __future__ import annotations
@@ -14,16 +15,24 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from trcomp import remedies
-from trcomp.runtime import source_lines, varying
+from trcomp.runtime import interruptions, source_lines, varying
 from trcomp.runtime.bodies import operations
 from trcomp.runtime.graph import Graph
-from trcomp.runtime.ir import ScalarSlot, Signature
+from trcomp.runtime.interruptions import Interruption
+from trcomp.runtime.ir import Placed, ScalarSlot, Signature, View
+from trcomp.runtime.metrics import counters
 from trcomp.runtime.varying import Change
 
 _KEPT_GRAPHS = 64
 _MOST_SUMMARISED = 200
 _NORMS = ("batch_norm", "batch_norm_backward")
 _DROPOUTS = ("dropout", "native_dropout", "bernoulli")
+
+_FIRST_STEPS = 2
+_OF_THE_LOOP = frozenset({"operation", "result", "argument"})
+_OF_SHAPES = frozenset({"shape", "last batch"})
+_SELECTS = ("nonzero", "masked_select", "unique", "_unique", "repeat_interleave")
+"""Operators on the CPU whose results have as many elements as their values say."""
 
 FIRST = "first"
 
@@ -73,6 +82,32 @@ def note(graph: Graph) -> Cause:
     changed = varying.note(graph)
     cause = _of_shapes(graph, changed) if changed else _of_form(graph, form)
     _forms.append(form)
+    return _of_cut(cause, interruptions.of_step()) or _of_start(cause)
+
+
+def _of_cut(cause: Cause, found: Sequence[Interruption]) -> Cause | None:
+    """What interrupted the step is why, where its parts are none of the graphs before."""
+    if not cause.text:
+        return None
+    if cause.kind in _OF_SHAPES:
+        selects = next((one for one in found if one.name.startswith(_SELECTS)), None)
+        # What the loader hands over is named so, and has its shape from there.
+        if selects is None or cause.text.startswith("batch"):
+            return None
+        text = f"{cause.text}; how much {selects.name} gives depends on values"
+        return Cause("selection", text, selects.line)
+    cut = next((one for one in found if one.cuts), None)
+    if cut is None or cause.kind not in _OF_THE_LOOP:
+        return None
+    if cut.kind == interruptions.READ:
+        return Cause("read", "a value is read within the step, which is cut there", cut.line)
+    return Cause("cut", f"{cut.name} (run on the CPU) cuts the step there", cut.line)
+
+
+def _of_start(cause: Cause) -> Cause:
+    """The first step may record other operations than those after it; no script can help that."""
+    if counters.steps < _FIRST_STEPS and cause.kind in _OF_THE_LOOP:
+        return cause._replace(kind="start")
     return cause
 
 
@@ -82,7 +117,8 @@ def _of_shapes(graph: Graph, changed: Sequence[Change]) -> Cause:
     name = graph.leaves[change.place].name or f"input {change.place}"
     text = f"{name} ({change.dtype}) was {_text(change.was)} and is {_text(change.now)}{more}"
     is_shorter = change.was[1:] == change.now[1:] and change.now < change.was
-    return Cause("last batch" if is_shorter else "shape", text, _user(graph, change.place))
+    is_last = is_shorter and change.seen == 1  # Ever other sizes are no matter of the last one.
+    return Cause("last batch" if is_last else "shape", text, _user(graph, change.place))
 
 
 def _user(graph: Graph, place: int) -> str:
@@ -183,8 +219,18 @@ def _of_signature(was: Signature, now: Signature, line: str) -> Cause | None:
         if before.size != after.size:
             text = f"{name} gave {_text(before.size)} and gives {_text(after.size)}"
             return Cause("shape", text, line)
+    for seen, sees in zip(map(_size, was.views), map(_size, now.views), strict=False):
+        if seen != sees:
+            return Cause("shape", f"{name} read {_text(seen)} and reads {_text(sees)}", line)
     pairs = zip(_flat(was), _flat(now), strict=False)
     return next((_of_argument(name, *pair, line) for pair in pairs if pair[0] != pair[1]), None)
+
+
+def _size(view: View | Placed | None) -> tuple[int, ...]:
+    """What an operation reads of an operand; empty if all of it."""
+    if view is None:
+        return ()
+    return (view.view if isinstance(view, Placed) else view).size
 
 
 def _flat(signature: Signature) -> list[Any]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, replace
+from typing import Any, ClassVar
 
 from trcomp.runtime import source_lines
-from trcomp.runtime.metrics import counters
+from trcomp.runtime.metrics import counters, step_observers
 
 _MOST_PLACES = 200
 
@@ -44,7 +45,10 @@ _found: dict[tuple[str, str, str], Interruption] = {}
 
 
 class _State:
-    busy = False
+    now: Interruption | None = None
+    """What goes on."""
+    of_step: ClassVar[deque[Interruption]] = deque(maxlen=16)
+    """What there was since the last step's end, once each time."""
 
 
 @contextmanager
@@ -53,15 +57,15 @@ def noted(kind: str, name: str = "") -> Iterator[None]:
 
     Reads count if they cut the step; one after its end costs nothing but waiting.
     """
-    if _State.busy:
+    if _State.now is not None:
         yield
         return
-    _State.busy = True
+    _State.now = Interruption(kind, name, "")
     start, cuts, compiled = time.perf_counter(), counters.early_syncs, counters.compile_seconds
     try:
         yield
     finally:
-        _State.busy = False
+        _State.now = None
         cuts = counters.early_syncs - cuts
         if cuts or kind == OPERATOR:
             compiled = counters.compile_seconds - compiled
@@ -70,12 +74,24 @@ def noted(kind: str, name: str = "") -> Iterator[None]:
 
 def _note(kind: str, name: str, cuts: int, seconds: float) -> None:
     key = kind, name, source_lines.here()
+    _State.of_step.append(Interruption(*key, cuts=cuts))
     if key not in _found and len(_found) >= _MOST_PLACES:
         return
     place = _found.setdefault(key, Interruption(*key))
     place.count += 1
     place.cuts += cuts
     place.seconds += seconds
+
+
+def of_step() -> list[Interruption]:
+    """What interrupts the step that is being recorded, the last first."""
+    found = list(reversed(_State.of_step))
+    if _State.now is None:
+        return found
+    return [replace(_State.now, line=source_lines.here(), cuts=1), *found]
+
+
+step_observers.append(_State.of_step.clear)
 
 
 def summary() -> list[dict[str, Any]]:
@@ -86,3 +102,4 @@ def summary() -> list[dict[str, Any]]:
 def clear() -> None:
     """Forget all."""
     _found.clear()
+    _State.of_step.clear()

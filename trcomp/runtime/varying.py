@@ -23,12 +23,13 @@ Shape = tuple[int, ...]
 
 
 class Change(NamedTuple):
-    """An input that came in another shape."""
+    """An input that came in another shape; it had had `seen` before."""
 
     place: int
     dtype: str
     was: Shape
     now: Shape
+    seen: int = 1
 
 
 @dataclass
@@ -70,7 +71,7 @@ def _compare(known: _Outline, avals: tuple[Any, ...]) -> list[Change]:
             continue
         if len(shapes) < _MAX_SHAPES:
             known.shapes[place] = [*shapes, now]
-        changed.append(Change(place, str(dtype), shapes[-1], now))
+        changed.append(Change(place, str(dtype), shapes[-1], now, len(shapes)))
     if changed:
         known.compiles += 1
         known.line = known.line or source_lines.here()
