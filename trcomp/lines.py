@@ -10,8 +10,10 @@ the prefix; text that is no whole frame yet waits for its end, or for the end of
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
+import stat
 import threading
 from collections.abc import Callable
 from typing import BinaryIO
@@ -21,6 +23,7 @@ _READ_BYTES = 65536
 _LONGEST_BYTES = 1 << 20
 """A line longer than this is passed on in parts, so that a stream without line ends is bounded."""
 _TAIL_BYTES = 32 << 10
+_FULL = b"[trcomp] The disk is full: lines are lost from here on, until there is room again.\n"
 
 
 def rank_prefix(rank: int) -> bytes:
@@ -35,7 +38,8 @@ class Console:
     another one writes, the unfinished line is ended first.
 
     Args:
-        fd: File descriptor to write to; once it is broken, output is dropped and nothing raised.
+        fd: File descriptor to write to; once it is broken, output is dropped and nothing raised. A
+            file on a disk that is full says so in its last line.
     """
 
     def __init__(self, fd: int) -> None:
@@ -43,6 +47,7 @@ class Console:
         self._lock = threading.Lock()
         self._unfinished: object | None = None
         self._mid_line = False
+        self._is_full = False
 
     def write(self, source: object, prefix: bytes, text: bytes) -> None:
         """Write the frames of a text, each after the prefix."""
@@ -58,9 +63,23 @@ class Console:
 
     def _write_all(self, data: bytes) -> None:
         view = memoryview(data)
-        with contextlib.suppress(OSError):
+        try:
             while view:
                 view = view[os.write(self._fd, view) :]
+            self._is_full = False
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                self._note_full(len(data) - len(view))
+                self._is_full = True
+
+    def _note_full(self, num_written: int) -> None:
+        """The last write came only so far: no part of it stays, and the first time it is said."""
+        self._unfinished, self._mid_line = None, False
+        with contextlib.suppress(OSError):
+            if stat.S_ISREG(os.fstat(self._fd).st_mode):
+                os.ftruncate(self._fd, os.lseek(self._fd, -num_written, os.SEEK_CUR))
+                if not self._is_full:
+                    _end_with(self._fd, _FULL)
 
 
 class LinePump:
@@ -113,6 +132,18 @@ class LinePump:
         except OSError:
             # A full disk must not block the worker: its lines still reach the console.
             self._raw = None
+
+
+def _end_with(fd: int, line: bytes) -> None:
+    """End a file that cannot grow with a line; it takes the room of the last that are there."""
+    with open(f"/proc/self/fd/{fd}", "rb") as written:
+        size = written.seek(0, os.SEEK_END)
+        start = written.seek(max(size - _TAIL_BYTES, 0))
+        tail = written.read()
+    place = start + tail.rfind(b"\n", 0, max(len(tail) - len(line), 0)) + 1
+    os.ftruncate(fd, place)
+    os.lseek(fd, place, os.SEEK_SET)
+    os.write(fd, line)
 
 
 def start_pump(

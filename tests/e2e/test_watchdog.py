@@ -79,3 +79,27 @@ def test_so_are_ranks_of_a_job_without_xla(tmp_path: Path, monkeypatch: pytest.M
         estimator.fit()
     assert caught.value.rank == 1
     assert "The script of rank 0 had ended before" in str(caught.value)
+
+
+def test_a_rank_that_is_ended_shows_the_script_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is its watcher that raises, while the main thread waits below what started the script."""
+    monkeypatch.setenv(flags.HOME.name, str(tmp_path / "home"))
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "uneven.py").write_text(
+        "import torch, trcomp.runtime as rt\n"
+        "for _ in range(3 + rt.rank()):\n"
+        "    rt.all_reduce('sum', torch.ones(2, device='xla')).tolist()\n"
+    )
+    estimator = Estimator(
+        "uneven.py",
+        source,
+        compiler_config=TrainingCompilerConfig(),
+        environment={"GPU_NUM_DEVICES": "2"},
+    )
+    with pytest.raises(JobFailedError) as caught:
+        estimator.fit()
+    assert "UnevenDataError: Rank 1 waits for rank 0" in str(caught.value)
+    assert 'uneven.py", line 3, in <module>' in caught.value.traceback.splitlines()[1]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -113,6 +115,31 @@ def test_the_log_file_gets_every_byte_as_it_came(tmp_path: Path) -> None:
     os.close(reading)
     assert log.read_bytes() == b"a\r\xffb"
     assert pump.tail == b"a\r\xffb"
+
+
+def test_a_log_on_a_full_disk_says_that_lines_are_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, room, write = tmp_path / "out", [400], os.write
+
+    def limited(fd: int, data: bytes) -> int:
+        left = room[0] - path.stat().st_size
+        if left <= 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(fd, data[:left])
+
+    monkeypatch.setattr(os, "write", limited)
+    out = os.open(path, os.O_CREAT | os.O_WRONLY)
+    pump = LinePump(Console(out), b"> ")
+    for i in range(100):
+        pump.feed(b"line %d\n" % i)
+    told = path.read_text().splitlines()
+    assert told[-1].startswith("[trcomp] The disk is full: lines are lost")
+    assert told[:-1] == [f"> line {i}" for i in range(len(told) - 1)]
+    room[0] = 4000
+    pump.feed(b"room again\n")
+    os.close(out)
+    assert path.read_text().splitlines() == [*told, "> room again"]
 
 
 def test_a_closed_console_stops_no_worker() -> None:

@@ -20,7 +20,7 @@ from trcomp import error_file, flags
 from trcomp.errors import DeviceError, PeerLostError, UnevenDataError
 from trcomp.runtime import agreement, comparing, distributed, questions, report, source_lines
 from trcomp.runtime.agreement import Begun, Record
-from trcomp.runtime.capture.code import script_frame
+from trcomp.runtime.capture.code import is_script, script_frame
 from trcomp.runtime.distributed import rank, world_size
 from trcomp.runtime.in_flight import has_finished
 from trcomp.runtime.waiting import Wait, has_come, waiting, watch
@@ -92,12 +92,7 @@ def _uneven(begun: Begun, peer: int, theirs: Record) -> UnevenDataError:
 
 def _fail(error: DeviceError) -> None:
     """End this process, whose main thread will never return, as if that had raised."""
-    frame = sys._current_frames().get(threading.main_thread().ident or 0)
-    trace = None
-    while frame is not None:
-        trace = TracebackType(trace, frame, frame.f_lasti, frame.f_lineno)
-        frame = frame.f_back
-    error.__traceback__ = trace
+    trace = error.__traceback__ = _main_thread()
     sys.excepthook(type(error), error, trace)
     sys.last_value = error  # As Python does for an exception that nobody catches.
     if path := flags.ERROR_FILE.get():
@@ -108,6 +103,18 @@ def _fail(error: DeviceError) -> None:
     sys.stderr.flush()
     distributed.abandon()
     os._exit(1)
+
+
+def _main_thread() -> TracebackType | None:
+    """Where the main thread is, from the script's outermost frame on, if it runs any."""
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    trace = below = None
+    while frame is not None:
+        trace = TracebackType(trace, frame, frame.f_lasti, frame.f_lineno)
+        if is_script(frame.f_code):
+            below = trace
+        frame = frame.f_back
+    return below or trace
 
 
 def _script_line() -> str:
