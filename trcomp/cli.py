@@ -23,7 +23,7 @@ from trcomp.build_command import build, push
 from trcomp.doctor_command import examine
 from trcomp.env_command import env
 from trcomp.errors import JobError, SpecError, TrcompError
-from trcomp.follow import report_rows, stage_text
+from trcomp.follow import report_rows, stage_text, unmeasured
 from trcomp.iam_command import iam_policy
 from trcomp.job import Job
 from trcomp.job_argument import handles, job_argument, records
@@ -262,6 +262,9 @@ def report(job: str, file: str | None, as_json: bool) -> None:
     measured = handle.report()
     if as_json:
         print_json(measured)
+        return
+    if not measured["ranks"]:
+        click.echo(unmeasured(handle))
         return
     for name, value in report_rows(measured["totals"]):
         click.echo(f"{name:<20}{value}")

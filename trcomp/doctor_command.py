@@ -10,6 +10,7 @@ import click
 from trcomp import advice, doctor
 from trcomp.doctor.findings import Asked, Finding
 from trcomp.errors import BackendUnavailableError, Problem, SpecError
+from trcomp.follow import unmeasured
 from trcomp.job import Job
 from trcomp.job_argument import handles
 from trcomp.json_output import json_option, print_json
@@ -51,7 +52,7 @@ def _examine_job(job: Job, as_json: bool) -> None:
         return
     total = sum(spent.values())
     if not total:
-        click.echo(f"{job.handle} has left no measurements (yet): workers write them as they end.")
+        click.echo(unmeasured(job))
         return
     steps = report["totals"].get("steps", 0)
     parts = ", ".join(f"{seconds / total:.0%} {name}" for name, seconds in spent.items() if seconds)

@@ -129,11 +129,23 @@ def report_rows(totals: dict[str, Any]) -> list[tuple[str, str]]:
         ("input wait", "input_wait_seconds", "{:.2f} s"),
     ]
     rows = [(label, form.format(totals[key])) for label, key, form in formats if totals.get(key)]
+    measured, workers = totals.get("num_ranks", 0), totals.get("world_size", 0)
+    if 0 < measured < workers:
+        rows[0] = ("workers", f"{workers}, of which {measured} left measurements")
     fallbacks = totals.get("fallbacks")
     if fallbacks:
         counts = ", ".join(f"{op} ({count})" for op, count in sorted(fallbacks.items()))
         rows.append(("ops on the CPU", counts))
     return rows + [("compiled again", text) for text in _repeated(totals.get("varying", []))]
+
+
+def unmeasured(job: Job) -> str:
+    """Why a job has no measurements."""
+    if job.status().ended:
+        why = "its workers did not compute through trcomp, or were killed before they wrote them"
+        return f"{job.handle} has left no measurements: {why}."
+    why = f"workers write them as they end; `trcomp top {job.name}` shows how it gets on"
+    return f"{job.handle} has no measurements yet: {why}."
 
 
 def _repeated(graphs: list[dict[str, Any]]) -> list[str]:

@@ -107,10 +107,10 @@ def _fetched(job: Job, target: Path) -> Iterator[Path]:
 
 def _show(job: Job, target: Path, written: list[Path]) -> None:
     if not written:
-        click.echo(
-            f"{job.handle} left no traces (yet): it has some once it has ended, if it had "
-            "profile_steps and its script makes as many steps."
-        )
+        told = "has left no traces: it had no profile_steps, or ended before the first of them"
+        if not job.status().ended:
+            told = "has no traces yet: it leaves them as it ends"
+        click.echo(f"{job.handle} {told}; --profile-steps says which steps are traced.")
         return
     for path in written:
         click.echo(path)

@@ -235,6 +235,22 @@ def test_the_failure_file_and_the_log_hold_the_users_own_traceback(make: Make) -
     assert [line.removeprefix("[rank 0] ") for line in lines if "[rank" in line][1:] == trace
 
 
+def test_what_a_forked_child_raises_is_not_why_the_worker_fails(make: Make) -> None:
+    host = make(
+        """
+        import os
+
+        if not (child := os.fork()):
+            raise ValueError("of the child alone")
+        os.waitpid(child, 0)
+        raise KeyError("of the worker")
+        """,
+        devices=1,
+    )
+    assert host.run()[0] == 1
+    assert host.failure.startswith("KeyError: 'of the worker'")
+
+
 def test_what_the_script_wrote_as_its_failure_is_kept(make: Make) -> None:
     host = make(
         """

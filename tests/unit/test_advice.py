@@ -9,6 +9,8 @@ import pytest
 from click.testing import CliRunner
 
 from trcomp import advice, doctor_command, remedies
+from trcomp.backends.base import JobStatus
+from trcomp.cli import cli
 from trcomp.errors import SpecError
 from trcomp.job import Job
 
@@ -128,7 +130,24 @@ def test_the_command_says_it_in_words_and_as_json(monkeypatch: pytest.MonkeyPatc
     values = json.loads(examined(monkeypatch, report(RANK), "--json")[0])
     assert values["seconds"]["compiling"] == 30.0
     assert [change["line"] for change in values["changes"]][:1] == ["train.py:31"]
-    assert "left no measurements" in examined(monkeypatch, report())[0]
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        (
+            JobStatus.TRAINING,
+            "no measurements yet: workers write them as they end; `trcomp top",
+        ),
+        (JobStatus.FAILED, "has left no measurements: its workers"),
+    ],
+)
+def test_a_job_without_measurements_is_told_so(
+    monkeypatch: pytest.MonkeyPatch, status: JobStatus, words: str
+) -> None:
+    monkeypatch.setattr(Job, "status", lambda job: status)
+    assert words in examined(monkeypatch, report())[0]
+    assert words in CliRunner().invoke(cli, ["report", "process://vit"]).output
 
 
 def test_words_about_the_machine_do_not_go_with_a_job(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,6 +26,7 @@ from trcomp.backends.record import LocalRecord
 from trcomp.backends.runner import Runner
 from trcomp.contract import Paths
 from trcomp.entrypoint import failure
+from trcomp.follow import report_rows
 
 
 @pytest.fixture
@@ -240,6 +241,12 @@ def test_the_report_adds_up_what_adds_up(job: LocalRecord) -> None:
         "fallbacks": {"op": 4},
     }
     assert [rank["rank"] for rank in report["ranks"]] == [0, 1]
+
+
+def test_workers_that_left_no_measurements_are_counted() -> None:
+    text = json.dumps({"rank": 0, "world_size": 4, "steps": 3}).encode()
+    rows = dict(report_rows(results.report_of("process://j", [text])["totals"]))
+    assert rows["workers"] == "4, of which 1 left measurements"
 
 
 def test_of_several_hosts_the_earliest_failure_is_blamed(job: LocalRecord) -> None:

@@ -21,6 +21,7 @@ REPORTS = "trcomp"
 """The directory of the workers' reports in output/data, and so in output.tar.gz."""
 _REPORT = re.compile(rf"{REPORTS}/(rank|environment)-[^/]+\.json")
 LARGEST = (
+    "world_size",
     "steps",
     "compiles",
     "compiled_models",

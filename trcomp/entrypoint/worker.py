@@ -28,19 +28,20 @@ def main() -> None:
     # The torch_xla module tree must be found even before the script imports torch.
     compat.install()
     rank = identity(os.environ).rank if has_identity(os.environ) else None
+    pid = os.getpid()
     try:
         run_as_main(script)
         _finish_checkpoints()
     except SystemExit as error:
         if error.code not in (None, 0):
-            _report(error.with_traceback(_below(error)), rank)
+            _report(error.with_traceback(_below(error)), rank, pid)
         raise
     except Exception as error:
         try:
-            _tell(error, rank)
+            _tell(error, rank, pid)
         except Exception as later:
             # A handler of signals, such as that of PyTorch's loader, may raise at any time.
-            _tell(later, rank)
+            _tell(later, rank, pid)
         code = 1
     else:
         code = 0
@@ -74,14 +75,15 @@ def _has_process_group() -> bool:
     return distributed is not None and distributed.is_available() and distributed.is_initialized()
 
 
-def _tell(error: Exception, rank: int | None) -> None:
-    _report(error.with_traceback(_below(error)), rank)
+def _tell(error: Exception, rank: int | None, pid: int) -> None:
+    _report(error.with_traceback(_below(error)), rank, pid)
     sys.excepthook(type(error), error, error.__traceback__)
 
 
-def _report(error: BaseException, rank: int | None) -> None:
+def _report(error: BaseException, rank: int | None, pid: int) -> None:
+    """Say why the worker fails; what the script has forked may fail, and the script go on."""
     path = flags.ERROR_FILE.get()
-    if path:
+    if path and os.getpid() == pid:
         error_file.write(Path(path), error, rank=rank, host=_host(os.environ))
 
 
