@@ -14,12 +14,14 @@ from trcomp import remedies
 
 Rank = Mapping[str, Any]
 
+_WAITING = "waiting for input"
+_PLAIN = "steps without XLA"
 _SHARES = {
     "compiling": "compile_seconds",
     "script and recording": "record_seconds",
     "starting executables": "sync_seconds",
     "waiting for the device": "run_seconds",
-    "waiting for input": "input_wait_seconds",
+    _WAITING: "input_wait_seconds",
 }
 """Where a rank's time went, and the counters that say so."""
 
@@ -49,13 +51,20 @@ class Advice:
 
 def shares_of(rank: Rank) -> dict[str, float]:
     """A rank's seconds by what they were spent on."""
-    return {name: max(float(rank.get(key) or 0), 0.0) for name, key in _SHARES.items()}
+    spent = {name: max(float(rank.get(key) or 0), 0.0) for name, key in _SHARES.items()}
+    waited = spent[_WAITING]
+    if sum(spent.values()) > waited:
+        return spent
+    # Of torch's own device nothing else is measured but how long a step takes.
+    steps = float(rank.get("steps") or 0) * float(rank.get("steady_step_seconds") or 0)
+    return {_PLAIN: max(steps - waited, 0.0), _WAITING: waited}
 
 
 def shares(report: Mapping[str, Any]) -> dict[str, float]:
     """Seconds by what they were spent on, the largest of all ranks each."""
     ranks = [shares_of(rank) for rank in report.get("ranks", [])]
-    return {name: max((rank[name] for rank in ranks), default=0.0) for name in _SHARES}
+    names = dict.fromkeys(name for rank in ranks for name in rank)
+    return {name: max(rank.get(name, 0.0) for rank in ranks) for name in names}
 
 
 def most_helpful(report: Mapping[str, Any], count: int = 3) -> list[Advice]:

@@ -109,6 +109,14 @@ def test_executables_are_kept_for_the_next_job_in_the_cloud_alone() -> None:
     assert not any("cache=" in one.change for one in advice.most_helpful(report(fresh)))
 
 
+def test_without_xla_the_steps_themselves_count() -> None:
+    plain = {"rank": 0, "steps": 100, "steady_step_seconds": 0.5, "input_wait_seconds": 0.1}
+    assert advice.shares(report(plain)) == {"steps without XLA": 49.9, "waiting for input": 0.1}
+    assert advice.most_helpful(report(plain)) == []
+    (found,) = advice.most_helpful(report(plain | {"input_wait_seconds": 30.0}))
+    assert found.change.startswith("Read input faster") and found.seconds == 30.0
+
+
 def test_a_report_of_an_earlier_version_or_none_gives_no_advice() -> None:
     assert advice.most_helpful(report()) == []
     assert advice.most_helpful(report({"rank": 0, "compile_seconds": 9.0})) == []
