@@ -259,6 +259,6 @@ def _result_rows(record: JobRecord) -> list[tuple[str, str]]:
     rows = [("model", record.model)] if record.model else []
     if record.output:
         rows.append(("output", record.output))
-    if record.status is JobStatus.COMPLETED and record.report_place:
+    if record.report_place:
         rows.append(("report", record.report_place))
     return [*rows, ("job", record.handle)]

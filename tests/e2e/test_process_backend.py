@@ -461,6 +461,7 @@ def test_the_command_line_from_run_to_report(
     options = ["--source-dir", str(workplace / "code"), "--devices", "1", "--no-compiler"]
     assert main(["run", "train.py", *options, "--job-name", "j", "--", "x y", "--a=1", "--b"]) == 7
     captured = capsys.readouterr()
+    assert "jobs/j/report.html" in captured.out
     assert "[rank 0] ['x y', '--a=1', '--b']" in captured.out
     assert "rank 0 on algo-1 failed, exit code 7" in captured.err
     assert "Next: `trcomp logs j`" in captured.err

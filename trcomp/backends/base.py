@@ -164,7 +164,7 @@ class JobRecord(Frozen, ABC):
 
     @property
     def report_place(self) -> str | None:
-        """Where a reader finds the report of a job that has completed, if it is a file."""
+        """Where a reader finds the report of a job that has ended, if it is a file."""
         return None
 
     @property

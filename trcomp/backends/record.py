@@ -40,8 +40,9 @@ class LocalRecord(JobRecord):
 
     @property
     def report_place(self) -> str | None:
-        """The page in the job's directory."""
-        return str(self.directory / PAGE)
+        """The page in the job's directory, if its runner came to write it."""
+        page = self.directory / PAGE
+        return str(page) if page.exists() else None
 
     def data_file(self, host: str, name: str) -> str | None:
         """In the host's own tree, which stays until the job is removed."""
