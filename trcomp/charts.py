@@ -19,7 +19,7 @@ NUM_COLOURS = 8
 
 def number(value: float) -> str:
     """A number for an axis: three digits that matter."""
-    return f"{value:.3g}" if abs(value) < 1e4 else f"{value:,.0f}"
+    return f"{value:.3g}" if abs(value) < 999.5 else f"{value:,.0f}"  # .3g makes 1e+03 of 1,000.
 
 
 def seconds(value: float) -> str:

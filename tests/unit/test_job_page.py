@@ -265,3 +265,11 @@ def test_thinning_keeps_peaks() -> None:
     points = [(float(i), 100.0 if i == 777 else 1.0) for i in range(10_000)]
     thin = charts.thinned(points, 100)
     assert len(thin) <= 100 and (777.0, 100.0) in thin
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.12345, "0.123"), (999.0, "999"), (999.7, "1,000"), (1500.0, "1,500"), (2e6, "2,000,000")],
+)
+def test_numbers_of_an_axis_have_no_exponents(value: float, text: str) -> None:
+    assert charts.number(value) == text
