@@ -34,7 +34,7 @@ def xm() -> Any:
 def test_metrics_under_torch_xlas_names() -> None:
     import torch_xla.debug.metrics as met
 
-    (torch.ones(3, device="xla") + 1).tolist()
+    (torch.ones(3, 1237, device="xla") + 1).tolist()  # Of a size that nothing else has compiled.
     rt.sync()
     torch.geqrf(torch.eye(2, device="xla"))
     assert "aten::geqrf" in met.executed_fallback_ops()

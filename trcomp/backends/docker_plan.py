@@ -32,7 +32,7 @@ _LIMITS = ("shm_size", "memory", "cpus", "ulimits")
 PASSED = (
     *(flags.BUCKET_MB, flags.CHECK, flags.COMPILE_MODELS, flags.EAGER, flags.GRACE_SECONDS),
     *(flags.MAX_PENDING, flags.MAX_RESTARTS, flags.METRICS, flags.PREFETCH, flags.STEPS),
-    flags.WATCHDOG_SECONDS,
+    *(flags.HOSTS_PORT, flags.WATCHDOG_SECONDS),
 )
 """Flags of the runtime; others are for whoever starts a job, name places, or hold a password."""
 

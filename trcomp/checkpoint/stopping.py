@@ -32,21 +32,19 @@ class Notice:
             before_end: Called in a thread before this process ends with a job that has failed.
         """
         self.given = False
-        self._pid = os.getpid()
         self._previous: Any = None
         if _in_main_thread():
             self._previous = signal.signal(signal.SIGTERM, self._note)
+            # A process that this one forks ends when it is told to, whatever it is waiting in.
+            os.register_at_fork(after_in_child=self.ignore)
             _end_with_failed_job(before_end)
 
     def ignore(self) -> None:
         """Listen no more."""
         if signal.getsignal(signal.SIGTERM) == self._note and _in_main_thread():
-            signal.signal(signal.SIGTERM, self._previous)
+            signal.signal(signal.SIGTERM, self._previous or signal.SIG_DFL)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        if os.getpid() != self._pid:  # A process that this one forked, and now wants to end.
-            signal.signal(number, signal.SIG_DFL)
-            os.kill(os.getpid(), number)
         self.given = True
         if callable(self._previous):
             self._previous(number, frame)
