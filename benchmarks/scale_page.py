@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -128,7 +129,16 @@ def page(found: dict[str, Any]) -> str:
         note=_NOTE,
         ranks=RANKS,
         machine=f"{machine['date']}, {machine['cpus']} CPU cores, {versions}",
-        bookkeeping=_bookkeeping(jobs),
+        bookkeeping=_by_hosts(
+            jobs,
+            [
+                "a host's start",
+                "names looked up by all hosts",
+                "largest variable",
+                "environment of a worker",
+            ],
+            _bookkeeping,
+        ),
         words=_words(jobs, service),
         served=service["clients"],
         at_rest=service["bytes_per_second_and_rank"],
@@ -139,13 +149,23 @@ def page(found: dict[str, Any]) -> str:
         request=service["bytes_per_request"],
         heartbeat=service["heartbeat_timeout_seconds"],
         every=service["heartbeat_timeout_seconds"] // 2,
-        death=_death(jobs),
+        death=_by_hosts(
+            jobs,
+            ["planning the job", "starting them", "all others told", "between machines"],
+            _death,
+        ),
         record=f"{jobs[-1]['death']['job_bytes']:,}",
         plan=round(jobs[-1]["death"]["plan_bytes"] / 1e6),
         cpus=machine["cpus"],
-        rank_death=_rank_death(jobs),
+        rank_death=_by_hosts(
+            jobs,
+            ["its host's ranks", "the hosts", "all ranks", "ranks told", "it is named"],
+            _rank_death,
+        ),
         silent=jobs[-1]["silence"]["configured_seconds"],
-        silence=_silence(jobs),
+        silence=_by_hosts(
+            jobs, ["first rank told", "all ranks told", "the first is named"], _silence
+        ),
         rest=rows["one_host"]["cpu_seconds_per_minute"],
         lines_per_second=f"{rows['one_host']['lines_per_second']:,}",
         mb_per_second=round(rows["one_host"]["mb_per_second"]),
@@ -155,8 +175,10 @@ def page(found: dict[str, Any]) -> str:
         read_memory=jobs[-1]["look"]["lines_memory_mb"],
         shown=COUNT,
         words_shown=WORDS,
-        look=_look(jobs),
-        calls=_calls(jobs),
+        look=_by_hosts(jobs, ["log, idle", "list", "top", "report", "page", "the page is"], _look),
+        calls=_by_hosts(
+            jobs, ["calls of a look", "one host", "one not listed", "all hosts"], _calls
+        ),
     )
 
 
@@ -165,19 +187,21 @@ def _with_requests(said: dict[str, int], service: dict[str, int]) -> int:
     return said["bytes"] + said["requests"] * service["bytes_per_request"]
 
 
-def _bookkeeping(jobs: list[dict[str, Any]]) -> str:
-    rows = [
-        (
-            f"{job['hosts']:,}",
-            f"{job['bookkeeping']['seconds'] * 1000:.0f} ms",
-            f"{job['bookkeeping']['names_asked_for_by_all']:,}",
-            f"{job['bookkeeping']['largest_variable_bytes']:,} bytes",
-            f"{job['bookkeeping']['environment_bytes']:,} bytes",
-        )
-        for job in jobs
+def _by_hosts(
+    jobs: list[dict[str, Any]], titles: Sequence[str], cells: Callable[[dict[str, Any]], list[str]]
+) -> str:
+    """A table with a row for each job."""
+    return table(["hosts", *titles], [(f"{job['hosts']:,}", *cells(job)) for job in jobs])
+
+
+def _bookkeeping(job: dict[str, Any]) -> list[str]:
+    found = job["bookkeeping"]
+    return [
+        f"{found['seconds'] * 1000:.0f} ms",
+        f"{found['names_asked_for_by_all']:,}",
+        f"{found['largest_variable_bytes']:,} bytes",
+        f"{found['environment_bytes']:,} bytes",
     ]
-    titles = ["hosts", "a host's start", "names looked up by all hosts"]
-    return table([*titles, "largest variable", "environment of a worker"], rows)
 
 
 def _words(jobs: list[dict[str, Any]], service: dict[str, int]) -> str:
@@ -190,76 +214,50 @@ def _words(jobs: list[dict[str, Any]], service: dict[str, int]) -> str:
     return table(["", *(f"{job['hosts'] * RANKS:,} ranks" for job in jobs)], rows)
 
 
-def _death(jobs: list[dict[str, Any]]) -> str:
-    rows = [
-        (
-            f"{job['hosts']:,}",
-            f"{job['death']['plan_seconds']} s",
-            f"{job['death']['start_seconds']} s",
-            f"**{job['death']['noticed_seconds']} s**",
-            f"**{job['links']['told_seconds']} s**",
-        )
-        for job in jobs
+def _death(job: dict[str, Any]) -> list[str]:
+    found = job["death"]
+    return [
+        f"{found['plan_seconds']} s",
+        f"{found['start_seconds']} s",
+        f"**{found['noticed_seconds']} s**",
+        f"**{job['links']['told_seconds']} s**",
     ]
-    titles = ["hosts", "planning the job", "starting them", "all others told"]
-    return table([*titles, "between machines"], rows)
 
 
-def _rank_death(jobs: list[dict[str, Any]]) -> str:
-    rows = [
-        (
-            f"{job['hosts']:,}",
-            f"{job['rank_death']['own_host_seconds']} s",
-            f"{job['rank_death']['hosts_seconds']} s",
-            f"**{job['rank_death']['ranks_seconds']} s**",
-            f"{job['rank_death']['ranks_told']:,}",
-            "yes" if job["rank_death"]["blamed_right"] else "no",
-        )
-        for job in jobs
+def _rank_death(job: dict[str, Any]) -> list[str]:
+    found = job["rank_death"]
+    return [
+        f"{found['own_host_seconds']} s",
+        f"{found['hosts_seconds']} s",
+        f"**{found['ranks_seconds']} s**",
+        f"{found['ranks_told']:,}",
+        _yes(found["blamed_right"]),
     ]
-    return table(
-        ["hosts", "its host's ranks", "the hosts", "all ranks", "ranks told", "it is named"], rows
-    )
 
 
-def _silence(jobs: list[dict[str, Any]]) -> str:
-    rows = [
-        (
-            f"{job['hosts']:,}",
-            f"{job['silence']['first_beyond_seconds']} s",
-            f"**{job['silence']['last_beyond_seconds']} s**",
-            "yes" if job["silence"]["blamed_right"] else "no",
-        )
-        for job in jobs
+def _silence(job: dict[str, Any]) -> list[str]:
+    found = job["silence"]
+    return [
+        f"{found['first_beyond_seconds']} s",
+        f"**{found['last_beyond_seconds']} s**",
+        _yes(found["blamed_right"]),
     ]
-    return table(["hosts", "first rank told", "all ranks told", "the first is named"], rows)
 
 
-def _look(jobs: list[dict[str, Any]]) -> str:
+def _yes(holds: bool) -> str:
+    return "yes" if holds else "no"
+
+
+def _look(job: dict[str, Any]) -> list[str]:
     names = ("idle_poll", "list", "top", "report", "page")
-    rows = [
-        (
-            f"{job['hosts']:,}",
-            *(charts.seconds(job["look"][f"{name}_seconds"]) for name in names),
-            charts.size(job["look"]["page_bytes"]),
-        )
-        for job in jobs
-    ]
-    titles = ["hosts", "log, idle", "list", "top", "report", "page", "the page is"]
-    return table(titles, rows)
+    seconds = [charts.seconds(job["look"][f"{name}_seconds"]) for name in names]
+    return [*seconds, charts.size(job["look"]["page_bytes"])]
 
 
-def _calls(jobs: list[dict[str, Any]]) -> str:
-    rows = [
-        (
-            f"{job['hosts']:,}",
-            str(job["calls"]["calls_of_a_look"]),
-            *(f"{job['calls'][f'{name}_seconds']:.0f} s" for name in ("listed", "unlisted", "all")),
-        )
-        for job in jobs
-    ]
-    titles = ["hosts", "calls of a look", "one host", "one not listed", "all hosts"]
-    return table(titles, rows)
+def _calls(job: dict[str, Any]) -> list[str]:
+    found = job["calls"]
+    seconds = [f"{found[f'{name}_seconds']:.0f} s" for name in ("listed", "unlisted", "all")]
+    return [str(found["calls_of_a_look"]), *seconds]
 
 
 def main() -> None:
