@@ -34,8 +34,10 @@ from trcomp.errors import InternalError, TrcompError
 from trcomp.lines import Console
 
 _STDOUT = 1
-_SILENT_SECONDS = {False: 11.0, True: 20.0}
-"""How long a host may say nothing to the others, without and with XLA."""
+_SILENT_SECONDS = 11.0
+"""How long a host may say nothing to the others."""
+_SILENT_SECONDS_XLA = 20.0
+"""The ranks' own coordinator misses a silent host first, and knows its ranks."""
 
 
 def main() -> int:
@@ -109,14 +111,12 @@ class _Run:
             watchers: list[Watcher] = []
             if seconds > 0:
                 watchers.append(Watchdog(site.attempt_dir, seconds, site.paths.code))
-            with contextlib.ExitStack() as stack:
-                failing: list[Callable[[], object]] = [
-                    partial(progress.note_failure, site.attempt_dir)
-                ]
-                if link := _link(site):
-                    watchers.append(stack.enter_context(link))
+            started = partial(_mark_started, site)
+            failing: list[Callable[[], object]] = [partial(progress.note_failure, site.attempt_dir)]
+            with _link(site) or contextlib.nullcontext() as link:
+                if link:
+                    watchers.append(link)
                     failing.append(link.fail)
-                started = partial(_mark_started, site)
                 outcome = self._run(site, workers, signals, started, failing, watchers)
                 failed = failure.blamed(outcome, site.contract.current_host)
                 if link and (failed or outcome.signal):
@@ -218,12 +218,12 @@ def _write_environment(site: Site, workers: Sequence[Worker]) -> None:
 
 def _link(site: Site) -> HostLink | None:
     """This host's to the others, if it has ranks and there are others."""
-    port, compiled = flags.HOSTS_PORT.get(site.environ), site.contract.settings.compiler_enabled
+    port = flags.HOSTS_PORT.get(site.environ)
     if not port or site.host_index is None or len(site.topology.hosts) == 1:
         return None
     token = interfaces.job_token(site.contract.job_name, site.topology.to_json())
-    # With XLA the ranks' own coordinator misses a silent host first, and knows its ranks.
-    silent_seconds = _SILENT_SECONDS[bool(compiled)]
+    compiled = site.contract.settings.compiler_enabled
+    silent_seconds = _SILENT_SECONDS_XLA if compiled else _SILENT_SECONDS
     return HostLink(site.topology, site.host_index, port, f"{token}-{site.attempt}", silent_seconds)
 
 

@@ -16,15 +16,13 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from types import TracebackType
 from typing import Self
 
 from trcomp.entrypoint.watchdog import Stall
 from trcomp.env import interfaces
 from trcomp.env.topology import Topology
+from trcomp.errors import PeerLostError
 
-_EXIT_CODE = 70
-"""PeerLostError's."""
 _ALIVE_SECONDS = 3.0
 _OWN_REASON_SECONDS = 6.0
 """Ranks whose peers are gone mostly find so themselves, and say where they were."""
@@ -37,9 +35,9 @@ _LONGEST_BYTES = 4096
 class _Connection:
     """To another host, whose name is empty until it has said it."""
 
-    def __init__(self, end: socket.socket, name: str) -> None:
+    def __init__(self, end: socket.socket) -> None:
         end.setblocking(False)
-        self.end, self.name = end, name
+        self.end, self.name = end, ""
         self.heard = time.monotonic()
         self._pending = b""
 
@@ -94,7 +92,7 @@ class HostLink:
         self._names = {host.name for host in topology.hosts}
         self._own = topology.hosts[host_index].name
         self._serves = host_index == 0
-        self._first = topology.master
+        self._first_name = topology.master.name
         self._place = (topology.master.address, port)
         self._token = token
         self._silent_seconds = silent_seconds
@@ -111,13 +109,8 @@ class HostLink:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if error is not None:
+    def __exit__(self, kind: object, *error: object) -> None:
+        if kind is not None:
             self.fail()
         self._closing.set()
         self._thread.join(_LAST_WORDS_SECONDS + _CONNECT_SECONDS)
@@ -131,7 +124,7 @@ class HostLink:
         if self._lost is None or time.monotonic() < self._lost[1]:
             return None
         text, since = self._lost
-        return Stall(None, text, "See that host's log.", since, _EXIT_CODE)
+        return Stall(None, text, "See that host's log.", since, PeerLostError.exit_code)
 
     def _run(self) -> None:
         listener = self._listener() if self._serves else None
@@ -179,13 +172,13 @@ class HostLink:
         except OSError:
             self._closing.wait(_CONNECT_SECONDS)
             return
-        connection = _Connection(end, "")
+        connection = _Connection(end)
         connection.say(f"trcomp {self._token} {self._own}")
         self._add(connection)
 
     def _accept(self, listener: socket.socket) -> None:
         with contextlib.suppress(OSError):
-            self._add(_Connection(listener.accept()[0], ""))
+            self._add(_Connection(listener.accept()[0]))
 
     def _add(self, connection: _Connection) -> None:
         self._connections.append(connection)
@@ -213,7 +206,7 @@ class HostLink:
     def _name_of(self, word: str, rest: str) -> str:
         """Who begins like this; empty if it is none of this job's hosts."""
         if not self._serves:
-            return self._first.name if word == "alive" else ""
+            return self._first_name if word == "alive" else ""
         token, _, name = rest.partition(" ")
         return name if word == "trcomp" and token == self._token and name in self._names else ""
 

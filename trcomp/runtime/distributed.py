@@ -296,7 +296,7 @@ def failure() -> tuple[int, str] | None:
     Python keeps an exception that ended the script, and a worker writes its error file, which the
     ranks share that a script starts itself.
     """
-    if raised := getattr(sys, "last_value", None):
+    if (raised := getattr(sys, "last_value", None)) is not None:
         return rank(), error_file.exception_line(raised)
     path = flags.ERROR_FILE.get()
     if path and Path(path).exists():
