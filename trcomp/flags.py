@@ -24,6 +24,8 @@ class Flag(Generic[T]):
     help: str
     in_key: bool = False
     """Whether two runs that differ in it must not share a compiled executable."""
+    largest: int | None = None
+    """Of a number that can be none but 0 up to this."""
 
     def get(self, environ: Mapping[str, str] | None = None) -> T:
         """The flag's value.
@@ -40,10 +42,14 @@ class Flag(Generic[T]):
                 return low in _TRUE
             raise SpecError([Problem(self.name, text, "a switch: 1 or 0.")])
         if isinstance(self.default, int):
+            allowed = "a whole number" if self.largest is None else f"0 to {self.largest}"
             try:
-                return int(text)
+                number = int(text)
             except ValueError:
-                raise SpecError([Problem(self.name, text, "a whole number.")]) from None
+                raise SpecError([Problem(self.name, text, f"{allowed}.")]) from None
+            if self.largest is not None and not 0 <= number <= self.largest:
+                raise SpecError([Problem(self.name, text, f"{allowed}.")])
+            return number
         return text
 
 
@@ -107,6 +113,7 @@ HOSTS_PORT = Flag(
     43859,
     "Port of the first host, through which hosts of a job hear that one has died, failed or fallen "
     "silent. 0: they do not; SageMaker and the ranks' own connections may tell them.",
+    largest=65535,
 )
 WATCHDOG_SECONDS = Flag(
     "TRCOMP_WATCHDOG_SECONDS",

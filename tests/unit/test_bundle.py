@@ -131,7 +131,9 @@ def test_an_archive_reaches_nothing_but_its_own_directory(archive: bytes, tmp_pa
     assert sorted(tmp_path.rglob("*")) == before
 
 
-@pytest.mark.parametrize("archive", [None, b"no archive", packed("a")[:20]])
+@pytest.mark.parametrize(
+    "archive", [None, b"no archive", packed("a")[:20]], ids=["none", "other", "cut"]
+)
 def test_a_broken_archive_is_told_of(archive: bytes | None, tmp_path: Path) -> None:
     with pytest.raises(ContractError, match="cannot be unpacked"):
         unpack(contract_of(ARCHIVE), container(tmp_path / "ml", archive))

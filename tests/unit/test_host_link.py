@@ -10,10 +10,12 @@ from contextlib import ExitStack
 
 import pytest
 
+from trcomp import flags
 from trcomp.entrypoint import host_link
 from trcomp.entrypoint.host_link import HostLink
 from trcomp.entrypoint.watchdog import Stall
 from trcomp.env.topology import Topology, uniform
+from trcomp.errors import SpecError
 
 NAMES = ["algo-1", "algo-2", "algo-3"]
 
@@ -84,6 +86,26 @@ def test_hosts_that_end_well_disturb_nobody(job: Job) -> None:
         assert second.stall(lambda wait: None) is None
 
 
+def test_last_words_arrive_though_the_others_speak_at_that_moment(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A connection that is closed with something unread takes the words on their way with it."""
+    monkeypatch.setattr(host_link, "_ALIVE_SECONDS", 0.0)
+    for _ in range(4):
+        with ExitStack() as stack, job.link(1) as second:
+            first = stack.enter_context(job.link(0))
+            meet(first, second)
+            speaker = second._connections[0]
+            for _ in range(200):
+                speaker.say("alive")
+            stack.close()
+            deadline = time.monotonic() + 5
+            while not second._first_has_ended and time.monotonic() < deadline:
+                assert second._lost is None
+                time.sleep(0.01)
+            assert second._first_has_ended
+
+
 def test_a_host_that_is_killed_is_named(job: Job) -> None:
     with job.link(0) as first, job.link(1) as second, job.link(2) as third:
         meet(first, second, third)
@@ -127,3 +149,9 @@ def test_a_host_that_comes_first_waits_for_the_one_that_listens(job: Job) -> Non
             meet(first, second)
             first.fail()
             assert "algo-1 has failed" in heard(second).text
+
+
+@pytest.mark.parametrize("port", ["99999", "-1", "banana"])
+def test_a_port_that_cannot_be_is_told_before_workers_start(port: str) -> None:
+    with pytest.raises(SpecError, match=rf"TRCOMP_HOSTS_PORT: got '{port}'; 0 to 65535"):
+        flags.HOSTS_PORT.get({flags.HOSTS_PORT.name: port})

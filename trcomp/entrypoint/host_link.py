@@ -152,8 +152,18 @@ class HostLink:
                     spoken = time.monotonic()
                     self._say_to_all("alive")
             self._say_to_all(f"failed {self._own}" if self._failing.is_set() else "ended")
-            for connection in self._connections:
-                connection.end.close()
+            self._take_leave()
+
+    def _take_leave(self) -> None:
+        """Close once the last words are read: the kernel drops them if something here is unread."""
+        deadline = time.monotonic() + _LAST_WORDS_SECONDS
+        for connection in self._connections:
+            with contextlib.suppress(OSError):
+                connection.end.shutdown(socket.SHUT_WR)
+                connection.end.settimeout(max(deadline - time.monotonic(), 0.001))
+                while connection.end.recv(_LONGEST_BYTES):
+                    pass
+            connection.end.close()
 
     def _listener(self) -> socket.socket | None:
         address = interfaces.own_address(self._place[0])
