@@ -86,6 +86,14 @@ class Plain:
             text=True,
         )
 
+    def __enter__(self) -> Plain:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        # Where the job failed nobody waits for the reference: torchrun ends its ranks on SIGTERM.
+        self._process.terminate()
+        self._process.communicate()
+
     def output(self) -> Path:
         """Its directory of results, when it has ended."""
         said, _ = self._process.communicate(timeout=240)
@@ -103,6 +111,6 @@ def both(
     example: str, devices: int, place: Path, words: Words, plain: Words | None = None
 ) -> tuple[Trained, Any, Any]:
     """The job, its history, and that of plain torch with `plain` added to, or for, `words`."""
-    reference = Plain(example, devices, place, {**words, **(plain or {})})
-    trained = train(example, devices, place, words)
-    return trained, history(trained.output), history(reference.output())
+    with Plain(example, devices, place, {**words, **(plain or {})}) as reference:
+        trained = train(example, devices, place, words)
+        return trained, history(trained.output), history(reference.output())

@@ -17,7 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import trcomp.runtime as rt
-from tests.runtime.rank_scripts import run_ranks, start_ranks, wait_for
+from tests.runtime.rank_scripts import found_by_ranks, run_ranks, start_ranks, wait_for
+from trcomp import flags
 from trcomp.errors import DeviceError, UnsupportedError
 from trcomp.runtime import distributed
 from trcomp.runtime.buckets import plan_buckets
@@ -379,6 +380,75 @@ def test_a_rank_among_several_that_was_told_no_meeting_place_is_an_error(
 
 
 # What is refused.
+
+
+_VARIABLES_GONE = """
+import json, os
+import torch
+import torch.distributed as dist
+import trcomp.runtime as rt
+from trcomp.checkpoint import Checkpointer
+from trcomp.runtime import own_rank
+
+if {enabled}:
+    from trcomp.runtime import persistent
+
+    persistent._WORTH_SECONDS = 0
+{met}
+for name in os.environ.keys() & {names}:
+    del os.environ[name]
+model = torch.nn.Linear(3, 2).to(rt.device())
+checkpointer = Checkpointer("kept", every=1, model=model)
+loss = rt.all_reduce("sum", model(torch.ones(4, 3, device=rt.device())).square().mean())
+assert loss.item() > 0
+checkpointer.step()
+checkpointer.close()
+torch.cuda.device_count()
+own = own_rank.identity()
+print("FOUND " + json.dumps([own.rank, own.world_size, own.local_rank, own.local_world_size]))
+"""
+
+
+_ALL_FOUR = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"}
+
+
+@pytest.mark.parametrize(
+    ("enabled", "met", "names"),
+    [
+        ("1", "rt.rendezvous('all')", {"WORLD_SIZE"}),
+        ("1", "rt.rendezvous('all')", _ALL_FOUR),
+        ("0", "rt.rendezvous('all')", {"WORLD_SIZE"}),
+        ("0", "dist.init_process_group('gloo'); rt.rendezvous('all')", _ALL_FOUR),
+    ],
+)
+def test_a_rank_outlives_its_variables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, enabled: str, met: str, names: set[str]
+) -> None:
+    # Lightning deletes WORLD_SIZE after a run, and a callback may still compute and save.
+    monkeypatch.setenv(flags.CACHE.name, str(tmp_path / "cache"))
+    monkeypatch.setenv(flags.ENABLED.name, enabled)
+    script = _VARIABLES_GONE.format(met=met, names=names, enabled=enabled)
+    assert found_by_ranks(script, tmp_path, 2) == [[rank, 2, rank, 2] for rank in range(2)]
+
+
+@pytest.mark.parametrize("gone", [["WORLD_SIZE"], []])
+def test_a_group_without_the_runtime_knows_its_ranks_on_a_host(
+    tmp_path: Path, gone: list[str]
+) -> None:
+    script = f"""
+        import os
+        import torch.distributed as dist
+        from trcomp.checkpoint import ranks
+
+        dist.init_process_group("gloo")
+        for name in {gone}:
+            del os.environ[name]
+        print(ranks.found().local_rank)
+        dist.barrier()
+        dist.destroy_process_group()
+    """
+    ended = run_ranks(script, tmp_path, 2, {flags.WORKER.name: "0"})
+    assert [end.text for end in ended] == ["0\n", "1\n"]
 
 
 def test_an_unknown_reduction_is_refused() -> None:

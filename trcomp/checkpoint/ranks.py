@@ -81,8 +81,13 @@ class _OfGroup(Ranks):
 
     def __init__(self) -> None:
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
-        found = variables.identity(os.environ)
-        self.local_rank = found.local_rank if found.world_size > 1 else self.rank
+        # The group knows better: a framework may have taken WORLD_SIZE away, and a script that
+        # starts ranks of its own leaves them the variables of the one that it was.
+        own = {"RANK": str(self.rank), "WORLD_SIZE": str(self.world_size)}
+        is_own = os.environ.get("RANK") == own["RANK"]
+        self.local_rank = (
+            variables.identity({**os.environ, **own}).local_rank if is_own else self.rank
+        )
         on_gpu = dist.get_backend() == "nccl"
         self._device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else "cpu"
 

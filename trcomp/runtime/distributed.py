@@ -70,8 +70,10 @@ def join(store: Store | None = None) -> None:
         DeviceError: The process has a rank among several but nobody said where they meet, or the
             others did not come.
     """
+    if global_state.client is not None:
+        return
     identity = variables.identity(os.environ)
-    if identity.world_size == 1 or global_state.client is not None:
+    if identity.world_size == 1:
         return
     coordinator = flags.COORDINATOR.get() or _agreed_coordinator(identity, store)
     if not coordinator:
@@ -210,11 +212,6 @@ def coordinator_host() -> str:
     """The host that the ranks meet at: rank 0's."""
     join()
     return _Joined.coordinator.rpartition(":")[0]
-
-
-def has_rank() -> bool:
-    """Whether someone gave this process a rank."""
-    return variables.has_identity(os.environ)
 
 
 def take_rank(rank: int, world_size: int, hosts: Sequence[str]) -> None:

@@ -23,9 +23,8 @@ from typing import Any
 import jax
 
 from trcomp import flags
-from trcomp.env import variables
 from trcomp.env.executables import STARTS
-from trcomp.runtime import client
+from trcomp.runtime import client, own_rank
 
 _MOST = 4
 """Executables of one start: those of the first steps."""
@@ -95,9 +94,9 @@ def note(root: Path, path: Path) -> None:
 def _note_in(root: Path) -> Path | None:
     """The file of this script's notes; None for a process that takes no head start."""
     is_child = os.getpid() != _Start.process or multiprocessing.parent_process() is not None
-    if is_child or not flags.WORKER.get() or not variables.has_identity(os.environ):
+    if is_child or not flags.WORKER.get() or not own_rank.is_given():
         return None
-    if variables.identity(os.environ).world_size > 1:
+    if own_rank.identity().world_size > 1:
         return None
     try:
         script = Path(sys.argv[0]).read_bytes()

@@ -17,7 +17,7 @@ from trcomp import flags
 from trcomp.env import gpus, variables, xla_flags
 from trcomp.env.topology import DeviceKind, Topology, uniform, wanted_devices
 from trcomp.errors import DeviceError, UnsupportedError
-from trcomp.runtime import report
+from trcomp.runtime import own_rank, report
 from trcomp.runtime.rank_processes import RankProcesses
 
 
@@ -48,8 +48,8 @@ def spawn(
             f"got start_method={start_method!r}; allowed: 'spawn'.",
             "A forked process cannot use the device. Leave start_method out.",
         )
-    if variables.has_identity(os.environ):
-        identity = variables.identity(os.environ)
+    if own_rank.is_given():
+        identity = own_rank.identity()
         _check_count(nprocs, identity.local_world_size)
         return _in_place(fn, identity.local_rank, args, join)
     topology, host_index = topology_here()

@@ -16,6 +16,11 @@ class _Kept:
     identity: Identity | None = None
 
 
+def is_given() -> bool:
+    """Whether someone gave this process a rank."""
+    return _Kept.identity is not None or variables.has_identity(os.environ)
+
+
 def identity() -> Identity:
     """This process's rank.
 
@@ -27,4 +32,4 @@ def identity() -> Identity:
 
 def keep() -> None:
     """The ranks have met: this process's will not change."""
-    _Kept.identity = variables.identity(os.environ)
+    _Kept.identity = identity()

@@ -283,12 +283,11 @@ def _all_reduce_buckets(
 
 def _connect() -> None:
     """Join the ranks' process group at first use, unless the script has made one."""
-    if dist.is_initialized():
-        return
-    on_gpu = device().type == "cuda"
-    dist.init_process_group("nccl" if on_gpu else "gloo", rank=rank(), world_size=world_size())
+    if not dist.is_initialized():
+        on_gpu = device().type == "cuda"
+        dist.init_process_group("nccl" if on_gpu else "gloo", rank=rank(), world_size=world_size())
+        atexit.register(_disconnect)
     own_rank.keep()
-    atexit.register(_disconnect)
 
 
 def _group_size(partition: reductions.Partition) -> int:

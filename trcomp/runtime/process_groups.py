@@ -13,7 +13,7 @@ from torch.distributed.distributed_c10d import Backend, BackendConfig
 from torch.distributed.rendezvous import register_rendezvous_handler
 
 from trcomp.errors import DeviceError
-from trcomp.runtime import distributed, meshes, stores
+from trcomp.runtime import distributed, meshes, own_rank, stores
 from trcomp.runtime.device import NAME, Process
 from trcomp.runtime.process_group import XlaProcessGroup
 
@@ -38,7 +38,7 @@ def become(rank: int, size: int, store: Store) -> None:
     Raises:
         DeviceError: The process has another rank, or has used the device alone.
     """
-    if not distributed.has_rank():
+    if not own_rank.is_given():
         if size == 1:
             return
         if Process.started:

@@ -6,13 +6,11 @@ the index it chose; a script that asks for the device by its own name first sees
 
 from __future__ import annotations
 
-import os
 from functools import lru_cache
 from typing import Any
 
 import torch
 
-from trcomp.env import variables
 from trcomp.errors import DeviceError
 from trcomp.runtime import own_rank
 from trcomp.runtime.device import DEVICE, NAME, Process, is_on_device
@@ -32,7 +30,7 @@ class Chosen:
 @lru_cache(maxsize=1)
 def num_devices() -> int:
     """Devices of this host: those of the job, else the GPUs found, else virtual ones on the CPU."""
-    if variables.has_identity(os.environ):
+    if own_rank.is_given():
         return own_rank.identity().local_world_size
     from trcomp.runtime.launch import topology_here
 
@@ -44,7 +42,7 @@ def index() -> int:
     """The index by which the script knows this process's device; at first its local rank."""
     if Chosen.index is not None:
         return Chosen.index
-    if variables.has_identity(os.environ):
+    if own_rank.is_given():
         return own_rank.identity().local_rank
     return 0
 
