@@ -81,13 +81,8 @@ class _OfGroup(Ranks):
 
     def __init__(self) -> None:
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
-        # The group knows better: a framework may have taken WORLD_SIZE away, and a script that
-        # starts ranks of its own leaves them the variables of the one that it was.
-        own = {"RANK": str(self.rank), "WORLD_SIZE": str(self.world_size)}
-        is_own = os.environ.get("RANK") == own["RANK"]
-        self.local_rank = (
-            variables.identity({**os.environ, **own}).local_rank if is_own else self.rank
-        )
+        local_rank = variables.local_rank_of(self.rank, os.environ)
+        self.local_rank = self.rank if local_rank is None else local_rank
         on_gpu = dist.get_backend() == "nccl"
         self._device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else "cpu"
 

@@ -104,6 +104,15 @@ def identity(environ: Mapping[str, str]) -> Identity:
     return found
 
 
+def local_rank_of(rank: int, environ: Mapping[str, str]) -> int | None:
+    """The local rank of a rank that knows itself; None if the variables are those of another.
+
+    A script that starts ranks of its own leaves them the variables of the one that it was.
+    """
+    text = environ.get("LOCAL_RANK", "")
+    return int(text) if environ.get("RANK") == str(rank) and text.isdecimal() else None
+
+
 def identifying(identity: Identity) -> dict[str, str]:
     """The variables that give a process its rank; `identity` reads them."""
     return {name: str(getattr(identity, name.lower())) for name in _IDENTITY}
