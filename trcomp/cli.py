@@ -32,8 +32,23 @@ from trcomp.json_output import json_option, print_json
 from trcomp.profile_command import profile_job
 from trcomp.top_command import top
 
+_DOCKERS_WORDS = {"rm": "remove", "ps": "list", "ls": "list", "kill": "stop", "inspect": "status"}
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+
+class _Commands(click.Group):
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        meant = _DOCKERS_WORDS.get(args[0])
+        if meant and not ctx.resilient_parsing:
+            raise click.UsageError(f"No such command {args[0]!r}. Did you mean {meant!r}?", ctx)
+        return super().resolve_command(ctx, args)
+
+
+@click.group(
+    cls=_Commands,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
 @click.version_option(__version__, prog_name="trcomp")
 def cli() -> None:
     """Train PyTorch scripts through the XLA compiler, from a laptop to SageMaker."""

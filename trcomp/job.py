@@ -199,7 +199,12 @@ def raise_for_outcome(record: JobRecord) -> None:
             f"Give a larger {record.over}; checkpoints, if it kept any, let it go on from there.",
         )
     if record.status is JobStatus.STOPPED:
-        raise JobStoppedError(f"{record.handle} was stopped.", record.handle)
+        raise JobStoppedError(
+            f"{record.handle} was stopped.",
+            record.handle,
+            f"`trcomp logs {record.typed}` shows how far it came; checkpoints, if it kept any, "
+            "let another job go on from there.",
+        )
     failure = record.failure
     if failure is None:
         return

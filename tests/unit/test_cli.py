@@ -196,3 +196,13 @@ def test_jobs_are_completed_by_their_names(monkeypatch: pytest.MonkeyPatch) -> N
     found = [item.value for item in done.get_completions(["status"], "docker")]
     assert found == ["docker://vit-3"]
     assert "download" in [item.value for item in done.get_completions([], "do")]
+
+
+@pytest.mark.parametrize(("typed", "meant"), [("rm", "remove"), ("ps", "list"), ("lgos", "logs")])
+def test_a_word_of_another_tool_is_told_ours(
+    typed: str, meant: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([typed, "vit"]) == 64
+    assert f"No such command '{typed}'. Did you mean '{meant}'?" in capsys.readouterr().err
+    completed = ShellComplete(cli, {}, "trcomp", "_TRCOMP_COMPLETE").get_completions([typed], "v")
+    assert completed == []
