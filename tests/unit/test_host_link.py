@@ -51,12 +51,27 @@ def heard(link: HostLink, seconds: float = 10.0) -> Stall:
     raise AssertionError("nothing was heard")
 
 
-def meet(*links: HostLink) -> None:
-    """Wait until the first has heard from all others."""
+def meet(first: HostLink, *others: HostLink) -> None:
+    """Wait until the first has heard from all others, and each of them from it."""
     deadline = time.monotonic() + 10
-    while len([one for one in links[0]._connections if one.name]) < len(links) - 1:
+    while len(_named(first)) < len(others) or not all(map(_named, others)):
         assert time.monotonic() < deadline
         time.sleep(0.02)
+
+
+def connected(place: tuple[str, int]) -> socket.socket:
+    """A connection to a host that may not listen yet."""
+    deadline = time.monotonic() + 10
+    while True:
+        try:
+            return socket.create_connection(place)
+        except ConnectionRefusedError:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+
+def _named(link: HostLink) -> list[str]:
+    return [connection.name for connection in tuple(link._connections) if connection.name]
 
 
 @pytest.mark.parametrize("failing", [0, 1])
@@ -135,7 +150,7 @@ def test_a_host_that_falls_silent_is_named(
 
 def test_another_jobs_host_and_another_attempt_are_not_met(job: Job) -> None:
     with job.link(0, "ours-1") as first, job.link(1, "ours-0") as late:
-        with socket.create_connection((first._place[0], job.port)) as stranger:
+        with connected(first._place) as stranger:
             stranger.sendall(b"GET / HTTP/1.1\r\n" + b"x" * 10_000 + b"\r\n")
             time.sleep(0.6)
         assert first.stall(lambda wait: None) is None and late.stall(lambda wait: None) is None
