@@ -14,7 +14,7 @@ import traceback
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from trcomp import json_fields
+from trcomp import json_fields, reserve
 
 
 @dataclass(frozen=True)
@@ -59,13 +59,22 @@ def write(
     code = error.code & 0xFF if isinstance(error, SystemExit) and type(error.code) is int else 1
     moment, exception = time.monotonic(), exception_line(error)
     report = ErrorReport(moment, rank, host, exception, "".join(lines), code)
+    text = json.dumps(asdict(report))
+    try:
+        _write_first(path, text)
+    except OSError:
+        with contextlib.suppress(OSError):
+            reserve.give_back(path.parent)
+            _write_first(path, text)
+
+
+def _write_first(path: Path, text: str) -> None:
     draft = path.with_name(f"{path.name}.{os.getpid()}")
-    with contextlib.suppress(OSError):
-        draft.write_text(json.dumps(asdict(report)))
-        # A link fails if the name is taken, and the file is whole from its first moment.
-        with contextlib.suppress(FileExistsError):
-            os.link(draft, path)
-        draft.unlink()
+    draft.write_text(text)
+    # A link fails if the name is taken, and the file is whole from its first moment.
+    with contextlib.suppress(FileExistsError):
+        os.link(draft, path)
+    draft.unlink()
 
 
 def exception_line(error: BaseException) -> str:

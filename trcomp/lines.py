@@ -119,9 +119,13 @@ class LinePump:
         """Pass on what has no line end, and close the log file."""
         self._console.write(self, self._prefix, bytes(self._pending))
         self._pending.clear()
+        self._close()
+
+    def _close(self) -> None:
         if self._raw is not None:
             with contextlib.suppress(OSError):
                 self._raw.close()
+            self._raw = None
 
     def _keep(self, data: bytes) -> None:
         if self._raw is None:
@@ -129,9 +133,13 @@ class LinePump:
         try:
             self._raw.write(data)
             self._raw.flush()
-        except OSError:
+        except OSError as error:
             # A full disk must not block the worker: its lines still reach the console.
-            self._raw = None
+            lost = (
+                f"[trcomp] {self._raw.name} cannot be written: {error}. Its lines are here alone.\n"
+            )
+            self._console.write(self._raw, b"", lost.encode())
+            self._close()
 
 
 def _end_with(fd: int, line: bytes) -> None:

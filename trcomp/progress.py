@@ -44,11 +44,21 @@ class Progress:
 
 
 def write(directory: Path, progress: Progress) -> None:
-    """Replace a rank's file in one step. A full disk is no reason to stop training."""
+    """Replace a rank's file in one step; on a disk that has become full, write over what is there.
+
+    Who could no longer say that he goes on would be taken for one that hangs.
+    """
+    path = directory / f"rank-{progress.rank}.progress"
     draft = directory / f".rank-{progress.rank}.{progress.pid}"
-    with contextlib.suppress(OSError):
-        draft.write_text(json.dumps(asdict(progress)), encoding="utf-8")
-        os.replace(draft, directory / f"rank-{progress.rank}.progress")
+    text = json.dumps(asdict(progress))
+    try:
+        draft.write_text(text, encoding="utf-8")
+        os.replace(draft, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            draft.unlink(missing_ok=True)
+        with contextlib.suppress(OSError), path.open("r+", encoding="utf-8") as file:
+            file.write(text.ljust(path.stat().st_size))
 
 
 def read(directory: Path) -> list[Progress]:

@@ -142,6 +142,23 @@ STEPS = """
             os.kill(os.getpid(), signal.SIGSTOP)
 """
 
+FILLS_TEMPORARY = """
+    import contextlib, tempfile
+    import torch
+    import trcomp.runtime as rt
+
+    for step in range(160):
+        rt.sync()
+        time.sleep(0.05)
+        if step == 20 and rank == "0":
+            fault_comes()
+            filler = tempfile.TemporaryFile(buffering=0)
+            with contextlib.suppress(OSError):
+                while True:
+                    filler.write(bytes(4096))
+            {then}
+"""
+
 FILLS = """
     place = os.environ["{variable}"]
     if rank == "1":
@@ -174,6 +191,13 @@ def small_cache(scene: Scene) -> Iterator[None]:
     with small_disk(scene.place / "cache", 64 << 10):
         fill(scene.place / "cache")
         scene.environment[flags.CACHE.name] = str(scene.place / "cache")
+        yield
+
+
+@contextlib.contextmanager
+def small_temporary(scene: Scene) -> Iterator[None]:
+    with small_disk(scene.place / "temporary", 1 << 20):
+        scene.environment["TMPDIR"] = str(scene.place / "temporary")
         yield
 
 

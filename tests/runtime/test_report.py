@@ -55,6 +55,17 @@ def test_a_rank_leaves_its_counters_and_its_throughput(
     assert counted | timed | {"fallbacks", "first_step_seconds"} <= set(found)
 
 
+def test_a_report_that_cannot_be_written_is_told_of_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TRCOMP_REPORT_DIR", str(tmp_path))
+    monkeypatch.setattr(counters, "steps", 1)
+    (tmp_path / "rank-0.json").mkdir()
+    report.write()
+    assert [path.name for path in tmp_path.iterdir()] == ["rank-0.json"]
+    assert "[trcomp] The report rank-0.json cannot be written" in capsys.readouterr().err
+
+
 def test_a_loaders_worker_does_not_replace_the_ranks_report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

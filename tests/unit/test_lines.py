@@ -142,6 +142,19 @@ def test_a_log_on_a_full_disk_says_that_lines_are_lost(
     assert path.read_text().splitlines() == [*told, "> room again"]
 
 
+def test_a_log_file_that_cannot_be_written_is_told_of_once(tmp_path: Path) -> None:
+    out = os.open(tmp_path / "out", os.O_CREAT | os.O_WRONLY)
+    with Path("/dev/full").open("wb", buffering=0) as full:
+        pump = LinePump(Console(out), b"> ", full)
+        for text in (b"one\nhalf", b" of two\n", b"three\n"):
+            pump.feed(text)
+        pump.close()
+    os.close(out)
+    told, *lines = (tmp_path / "out").read_text().splitlines()
+    assert told.startswith("[trcomp] /dev/full cannot be written: [Errno 28] No space left")
+    assert lines == ["> one", "> half of two", "> three"]
+
+
 def test_a_closed_console_stops_no_worker() -> None:
     reading, writing = os.pipe()
     os.close(reading)

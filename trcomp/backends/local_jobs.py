@@ -26,7 +26,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from trcomp import contract, flags
+from trcomp import contract, flags, reserve
 from trcomp.backends import record, results, s3_inputs
 from trcomp.backends.base import Cursor, Failure, JobStatus, with_host
 from trcomp.backends.directory import jobs_directory, remove_tree
@@ -71,7 +71,7 @@ def begin(plan: LocalPlan, prepare: Callable[[LocalPlan, Sequence[Object]], None
     prepared = first_record(plan)
     try:
         record.write(plan.directory, prepared)
-        record.reserve(plan.directory)
+        reserve.keep(plan.directory)
         prepare(plan, objects)
     except KeyboardInterrupt:
         stopped = prepared.entered(JobStatus.STOPPED, "Interrupted while it was prepared.")

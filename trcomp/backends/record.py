@@ -9,13 +9,12 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from trcomp import reserve
 from trcomp.backends.base import Failure, JobRecord
 from trcomp.contract import Paths
 from trcomp.errors import InternalError
 
 FILE = "job.json"
-_RESERVE = ".reserve"
-_RESERVE_BYTES = 1 << 18
 PAGE = "report.html"
 """What a job's measurements look like, for a browser."""
 
@@ -72,15 +71,10 @@ def write(directory: Path, record: LocalRecord) -> None:
         if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
             raise
         # A job that filled the disk must still be able to say so.
-        (directory / _RESERVE).unlink(missing_ok=True)
+        reserve.give_back(directory)
         _replace(directory, text)
     if record.status.ended:
-        (directory / _RESERVE).unlink(missing_ok=True)
-
-
-def reserve(directory: Path) -> None:
-    """Keep room on the disk for the records of a job that fills it."""
-    (directory / _RESERVE).write_bytes(bytes(_RESERVE_BYTES))
+        reserve.give_back(directory)
 
 
 def _replace(directory: Path, text: str) -> None:

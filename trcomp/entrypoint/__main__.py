@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 
 from trcomp import contract as contracts
-from trcomp import flags, progress
+from trcomp import flags, progress, reserve
 from trcomp.contract import Contract, Paths
 from trcomp.entrypoint import code, failure, requirements
 from trcomp.entrypoint.discovery import discovered, num_cpus, wait_for_names
@@ -61,7 +61,8 @@ def main() -> int:
             run.fail(f"{type(error).__name__}: {error}\n{text}", f"A defect of trcomp:\n{text}")
             return InternalError.exit_code
         finally:
-            failure.release(paths.failure)
+            with contextlib.suppress(OSError):
+                reserve.give_back(paths.failure.parent)
 
 
 class _Run:
@@ -85,7 +86,6 @@ class _Run:
             code.unpack(contract, self._paths, site.scratch)
             workers = plan_workers(site)
             _make_directories(site)
-            failure.reserve(site.paths.failure)
             _write_environment(site, workers)
             stopped = partial(bool, signals.received)
             wait_for_names(site.topology, site.host_index, signals.wait, stopped)
@@ -205,6 +205,9 @@ def _make_directories(site: Site) -> None:
     for directory in (site.report_dir, site.log_dir, site.paths.model, site.paths.intermediate):
         if directory is not None:
             directory.mkdir(parents=True, exist_ok=True)
+    for directory in (site.paths.failure.parent, site.attempt_dir):
+        with contextlib.suppress(OSError):
+            reserve.keep(directory)
 
 
 def _write_environment(site: Site, workers: Sequence[Worker]) -> None:

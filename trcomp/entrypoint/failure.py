@@ -10,16 +10,14 @@ import time as clock
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from trcomp import error_file
+from trcomp import error_file, reserve
 from trcomp.entrypoint.supervisor import Exit, Outcome
 from trcomp.error_file import ErrorReport
+from trcomp.lost_peer import BROKEN_CONNECTION
 
 _FIRST_LINE_CHARS = 800
 """SageMaker shows the file's first 1,024 characters: rank and host still fit after this."""
 _TAIL_LINES = 20
-_RESERVE_BYTES = 64 << 10
-_CLOSED = re.compile(r"[Cc]onnection (closed|reset) by|remote process exited|Broken pipe")
-"""In the words of gloo, NCCL and the kernel: who was at the other end is gone."""
 _ABORTED = b"Terminating process because the JAX distributed service detected fatal errors"
 _UNHEARD = re.compile(rb"stopped sending heartbeats\):\s*((?:[\w:/]*\d+,?\s*\n)+)")
 """JAX's coordinator aborts the ranks with these words when it does not hear of one any more."""
@@ -115,7 +113,7 @@ def _uneven(failure: Failure, outcome: Outcome) -> str:
         for exit in outcome.exits
         if exit.returncode == 0 and not exit.told_to_stop and exit.worker.rank is not None
     )
-    if not ended or not _CLOSED.search(failure.exception):
+    if not ended or not BROKEN_CONNECTION.search(failure.exception):
         return ""
     ranks = "rank" if len(ended) == 1 else "ranks"
     return (
@@ -123,23 +121,6 @@ def _uneven(failure: Failure, outcome: Outcome) -> str:
         f"{failure.rank} had more to do with all ranks: they made different numbers of steps. Give "
         "each as many batches: DistributedSampler(drop_last=True)."
     )
-
-
-def reserve(path: Path) -> None:
-    """Keep room on the disk for output/failure: a job that fills it must be able to say so."""
-    with contextlib.suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _reserve(path).write_bytes(bytes(_RESERVE_BYTES))
-
-
-def release(path: Path) -> None:
-    """Give that room back."""
-    with contextlib.suppress(OSError):
-        _reserve(path).unlink(missing_ok=True)
-
-
-def _reserve(path: Path) -> Path:
-    return path.with_name(f".{path.name}.reserve")
 
 
 def write(path: Path, text: str, time: float | None = None) -> None:
@@ -150,8 +131,8 @@ def write(path: Path, text: str, time: float | None = None) -> None:
         text: Its contents.
         time: The file's time, by which the earliest of several hosts' failures is found; None: now.
     """
-    release(path)
     with contextlib.suppress(OSError):
+        reserve.give_back(path.parent)
         path.parent.mkdir(parents=True, exist_ok=True)
         if not path.exists() or not path.stat().st_size:
             path.write_text(text, errors="replace")

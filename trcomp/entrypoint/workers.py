@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -10,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from trcomp import flags, s3
+from trcomp import flags, reserve, s3
 from trcomp.contract import Contract, Paths, sm_variables
 from trcomp.entrypoint.supervisor import Worker
 from trcomp.env.topology import Rank, Topology
@@ -62,6 +63,8 @@ class Site:
         )
         site = replace(self, topology=topology, attempt=self.attempt + 1)
         site.attempt_dir.mkdir()
+        with contextlib.suppress(OSError):
+            reserve.keep(site.attempt_dir)
         return site
 
     @property

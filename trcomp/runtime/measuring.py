@@ -24,7 +24,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from trcomp import flags, metric_sinks
+from trcomp import flags, metric_sinks, unwritten
 from trcomp.line_metrics import LOSS, LineMetrics
 from trcomp.runtime import own_rank, timeline
 from trcomp.runtime.metrics import counters
@@ -109,8 +109,7 @@ class _Measuring:
         text = json.dumps(line) + "\n"
         rank = line["rank"]
         name = f"metrics-rank-{rank}.jsonl" if rank else "metrics.jsonl"
-        # A full disk is no reason to stop training.
-        with contextlib.suppress(OSError):
+        with unwritten.told(name):
             self._folder.mkdir(parents=True, exist_ok=True)
             with (self._folder / name).open("a", encoding="utf-8") as stream:
                 stream.write(text)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import sys
 import threading
 import time
@@ -18,6 +17,7 @@ from jax._src.distributed import global_state
 
 from trcomp import error_file, flags
 from trcomp.errors import DeviceError, PeerLostError, UnevenDataError
+from trcomp.lost_peer import BROKEN_CONNECTION
 from trcomp.runtime import agreement, comparing, distributed, questions, report, source_lines
 from trcomp.runtime.agreement import Begun, Record
 from trcomp.runtime.capture.code import is_script, script_frame
@@ -27,10 +27,6 @@ from trcomp.runtime.waiting import Wait, has_come, waiting, watch
 
 _BLAME_SECONDS = 2
 """Ending after it, a rank is gone before JAX's coordinator misses the lost one and aborts it."""
-_BROKEN_CONNECTION = re.compile(
-    r"[Cc]onnection (closed|reset) by peer|Broken pipe|remote process exited"
-)
-"""In the words of gloo, of the kernel and of NCCL."""
 _OWN_REASON_SECONDS = 0.7
 """A rank that is told of another's failure may be about to find the reason itself."""
 
@@ -172,7 +168,7 @@ def blaming_peers() -> Iterator[None]:
         with waiting():
             yield
     except (jax.errors.JaxRuntimeError, ValueError) as error:  # The latter of what runs at once.
-        if world_size() == 1 or not _BROKEN_CONNECTION.search(str(error)):
+        if world_size() == 1 or not BROKEN_CONNECTION.search(str(error)):
             raise
         raise _blamed() from error
 

@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from jaxlib import xla_client
 
-from trcomp import flags, s3
+from trcomp import flags, s3, unwritten
 from trcomp.env.executables import AUTOTUNING, OFF, kept_at, toolchain
 from trcomp.errors import Problem, SpecError
 from trcomp.runtime import client, head_start, jax_pickles, precision
@@ -107,7 +107,7 @@ def store(path: Path | None, executable: Any, seconds: float) -> None:
         payload = jax_pickles.dumps(executable)
     except Exception:  # A backend, or a program with constants, that cannot be serialized.
         return
-    with contextlib.suppress(OSError):
+    with unwritten.told("The cache of compiled programs"):
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor, temporary = tempfile.mkstemp(dir=path.parent, suffix=".part")
         try:

@@ -18,7 +18,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from trcomp import flags
+from trcomp import flags, unwritten
 from trcomp.env.topology import Topology
 from trcomp.runtime import causes, interruptions, own_rank, profile, timeline, varying
 from trcomp.runtime.metrics import counters, metrics
@@ -42,12 +42,16 @@ def write() -> None:
     if not counters.steps and multiprocessing.parent_process() is not None:
         return  # A loader's worker, which inherited the rank's environment.
     folder = Path(flags.REPORT_DIR.get())
-    folder.mkdir(parents=True, exist_ok=True)
     summary = summarize()
     path = folder / f"rank-{summary['rank']}.json"
     draft = path.with_suffix(f".{os.getpid()}")
-    draft.write_text(json.dumps(summary, indent=2) + "\n")
-    draft.replace(path)
+    with unwritten.told(f"The report {path.name}"):
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            draft.write_text(json.dumps(summary, indent=2) + "\n")
+            draft.replace(path)
+        finally:
+            draft.unlink(missing_ok=True)
 
 
 def summarize() -> dict[str, Any]:
