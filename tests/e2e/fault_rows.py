@@ -155,6 +155,15 @@ ROWS = (
         in_ci=True,
     ),
     Row(
+        "a rank that hangs when the disk of temporary files is full",
+        "Failed",
+        124,
+        r"Rank 0 has made no progress for \d+ s, at train.py:\d+",
+        script=FILLS_TEMPORARY.format(then="time.sleep(600)"),
+        environment={flags.WATCHDOG_SECONDS.name: "3"},
+        around=small_temporary,
+    ),
+    Row(
         "an exception when the disk of temporary files is full",
         "Failed",
         1,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -598,6 +599,21 @@ def test_a_broken_contract_is_told(make: Make) -> None:
     assert code == 78
     assert "resourceconfig.json: the file is missing" in "\n".join(lines)
     assert host.failure.startswith("ContractError: ")
+
+
+@pytest.mark.parametrize("place", ["output", "output/data", "model"])
+def test_a_place_that_cannot_be_written_is_told_without_a_traceback(make: Make, place: str) -> None:
+    host = make("print('never')")
+    path = host.root / place
+    if path.is_dir():
+        shutil.rmtree(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("in the way")
+    code, lines = host.run()
+    text = "\n".join(lines)
+    assert code == 69
+    assert "A place that the job needs cannot be written: [Errno " in text and str(path) in text
+    assert "Traceback" not in text and "never" not in text
 
 
 def test_a_wrong_number_of_devices_is_told(make: Make) -> None:

@@ -7,13 +7,14 @@ contract.read --> discovered (Topology) --> plan_workers --> supervise --> blame
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import signal
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -30,7 +31,7 @@ from trcomp.entrypoint.watchdog import Watchdog, Watcher
 from trcomp.entrypoint.workers import Site, plan_workers
 from trcomp.env import gpus, interfaces, xla_flags
 from trcomp.env.executables import shared_folder
-from trcomp.errors import InternalError, TrcompError
+from trcomp.errors import BackendUnavailableError, InternalError, TrcompError
 from trcomp.lines import Console
 
 _STDOUT = 1
@@ -38,6 +39,13 @@ _SILENT_SECONDS = 11.0
 """How long a host may say nothing to the others."""
 _SILENT_SECONDS_XLA = 20.0
 """The ranks' own coordinator misses a silent host first, and knows its ranks."""
+
+
+_UNWRITABLE = frozenset(
+    {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM}
+    | {errno.ENOTDIR, errno.EEXIST}
+)
+"""A full disk; one that must not be written; something else of that name."""
 
 
 def main() -> int:
@@ -52,7 +60,8 @@ def main() -> int:
     adopt_orphans()
     with Signals() as signals:
         try:
-            return run.to_end(signals)
+            with _told_of_disks():
+                return run.to_end(signals)
         except TrcompError as error:
             run.fail(f"{type(error).__name__}: {error}", str(error))
             return error.exit_code
@@ -63,6 +72,20 @@ def main() -> int:
         finally:
             with contextlib.suppress(OSError):
                 reserve.give_back(paths.failure.parent)
+
+
+@contextlib.contextmanager
+def _told_of_disks() -> Iterator[None]:
+    """A place that cannot be written is the machine's fault, not trcomp's."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _UNWRITABLE:
+            raise
+        raise BackendUnavailableError(
+            f"A place that the job needs cannot be written: {error}.",
+            "Make room on that disk, or mount a directory there that this user may write to.",
+        ) from error
 
 
 class _Run:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from trcomp import flags, progress
+from trcomp import flags, progress, reserve
 from trcomp.progress import Progress
 
 _STALLED = 124
@@ -93,6 +93,8 @@ class Watchdog:
         return Stall(first.rank, text, details, first.since + self.seconds)
 
     def _stacks(self, ranks: Sequence[Progress], wait: Callable[[float], object]) -> dict[int, str]:
+        with contextlib.suppress(OSError):  # A full disk would take the stacks for itself.
+            reserve.give_back(self.directory)
         for one in ranks:
             with contextlib.suppress(OSError):
                 os.kill(one.pid, progress.STACKS_SIGNAL)
