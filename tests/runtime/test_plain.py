@@ -112,6 +112,11 @@ def test_a_script_runs_without_jax_and_without_the_xla_device(tmp_path: Path) ->
         xm.optimizer_step(optimizer)
     xm.save(model.state_dict(), "model.pt")
     print(device, "jax" in sys.modules, hasattr(torch, "xla"))
+    # No module of the runtime takes the place of a name of the API.
+    from trcomp.runtime import report
+    report.summarize()
+    assert xm.xla_device() == device
+    xm.mark_step()
     """
     ended = run_script(script, tmp_path, {"TRCOMP_ENABLED": "0", "TRCOMP_WORKER": "1"})
     assert ended.returncode == 0, ended.stderr

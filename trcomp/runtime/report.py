@@ -101,12 +101,12 @@ def host_name() -> str:
 
 def _device() -> str | None:
     """What this rank computes on, as its maker calls it; None if it never opened it."""
-    import torch
+    if not flags.ENABLED.get():
+        import torch
 
+        return torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
     from trcomp.runtime.device import Process
 
-    if not flags.ENABLED.get():
-        return torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
     if not Process.started:
         return None
     from trcomp.runtime import client
