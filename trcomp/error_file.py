@@ -63,8 +63,8 @@ def write(
     try:
         _write_first(path, text)
     except OSError:
+        reserve.give_back(path.parent)
         with contextlib.suppress(OSError):
-            reserve.give_back(path.parent)
             _write_first(path, text)
 
 

@@ -10,13 +10,14 @@ the prefix; text that is no whole frame yet waits for its end, or for the end of
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import re
 import stat
 import threading
 from collections.abc import Callable
 from typing import BinaryIO
+
+from trcomp import reserve
 
 _FRAME = re.compile(rb"[^\r\n]*(?:\r\n|\n|\r)")
 _READ_BYTES = 65536
@@ -68,7 +69,7 @@ class Console:
                 view = view[os.write(self._fd, view) :]
             self._is_full = False
         except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            if error.errno in reserve.FULL:
                 self._note_full(len(data) - len(view))
                 self._is_full = True
 

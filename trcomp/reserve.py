@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 from pathlib import Path
 
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+"""What the kernel says of a disk, or of a user's share of it, that is full."""
 _NAME = ".reserve"
 _BYTES = 1 << 18
 
@@ -18,5 +22,6 @@ def keep(directory: Path) -> None:
 
 
 def give_back(directory: Path) -> None:
-    """Give that room to what is to be written now."""
-    (directory / _NAME).unlink(missing_ok=True)
+    """Give that room to what is to be written now, as far as it can be given."""
+    with contextlib.suppress(OSError):
+        (directory / _NAME).unlink(missing_ok=True)

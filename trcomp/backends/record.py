@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from datetime import datetime
 from pathlib import Path
@@ -68,7 +67,7 @@ def write(directory: Path, record: LocalRecord) -> None:
     try:
         _replace(directory, text)
     except OSError as error:
-        if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
+        if error.errno not in reserve.FULL:
             raise
         # A job that filled the disk must still be able to say so.
         reserve.give_back(directory)

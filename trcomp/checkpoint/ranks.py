@@ -81,8 +81,9 @@ class _OfGroup(Ranks):
 
     def __init__(self) -> None:
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
-        local_rank = variables.local_rank_of(self.rank, os.environ)
-        self.local_rank = self.rank if local_rank is None else local_rank
+        found = variables.identity(os.environ, self.world_size)
+        is_own = variables.has_identity(os.environ) and found.world_size > 1
+        self.local_rank = found.local_rank if is_own else self.rank
         on_gpu = dist.get_backend() == "nccl"
         self._device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else "cpu"
 

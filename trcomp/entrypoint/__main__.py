@@ -39,12 +39,7 @@ _SILENT_SECONDS = 11.0
 """How long a host may say nothing to the others."""
 _SILENT_SECONDS_XLA = 20.0
 """The ranks' own coordinator misses a silent host first, and knows its ranks."""
-
-
-_UNWRITABLE = frozenset(
-    {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM}
-    | {errno.ENOTDIR, errno.EEXIST}
-)
+_UNWRITABLE = reserve.FULL | {errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EEXIST}
 """A full disk; one that must not be written; something else of that name."""
 
 
@@ -70,8 +65,7 @@ def main() -> int:
             run.fail(f"{type(error).__name__}: {error}\n{text}", f"A defect of trcomp:\n{text}")
             return InternalError.exit_code
         finally:
-            with contextlib.suppress(OSError):
-                reserve.give_back(paths.failure.parent)
+            reserve.give_back(paths.failure.parent)
 
 
 @contextlib.contextmanager
@@ -131,6 +125,8 @@ class _Run:
         restarts = flags.MAX_RESTARTS.get(site.environ)
         seconds = flags.WATCHDOG_SECONDS.get(site.environ)
         while True:
+            with contextlib.suppress(OSError):
+                reserve.keep(site.attempt_dir)
             watchers: list[Watcher] = []
             if seconds > 0:
                 watchers.append(Watchdog(site.attempt_dir, seconds, site.paths.code))
@@ -228,9 +224,8 @@ def _make_directories(site: Site) -> None:
     for directory in (site.report_dir, site.log_dir, site.paths.model, site.paths.intermediate):
         if directory is not None:
             directory.mkdir(parents=True, exist_ok=True)
-    for directory in (site.paths.failure.parent, site.attempt_dir):
-        with contextlib.suppress(OSError):
-            reserve.keep(directory)
+    with contextlib.suppress(OSError):
+        reserve.keep(site.paths.failure.parent)
 
 
 def _write_environment(site: Site, workers: Sequence[Worker]) -> None:

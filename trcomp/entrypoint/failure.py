@@ -131,8 +131,8 @@ def write(path: Path, text: str, time: float | None = None) -> None:
         text: Its contents.
         time: The file's time, by which the earliest of several hosts' failures is found; None: now.
     """
+    reserve.give_back(path.parent)
     with contextlib.suppress(OSError):
-        reserve.give_back(path.parent)
         path.parent.mkdir(parents=True, exist_ok=True)
         if not path.exists() or not path.stat().st_size:
             path.write_text(text, errors="replace")

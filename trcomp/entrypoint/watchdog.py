@@ -93,8 +93,7 @@ class Watchdog:
         return Stall(first.rank, text, details, first.since + self.seconds)
 
     def _stacks(self, ranks: Sequence[Progress], wait: Callable[[float], object]) -> dict[int, str]:
-        with contextlib.suppress(OSError):  # A full disk would take the stacks for itself.
-            reserve.give_back(self.directory)
+        reserve.give_back(self.directory)  # On a full disk the stacks need room.
         for one in ranks:
             with contextlib.suppress(OSError):
                 os.kill(one.pid, progress.STACKS_SIGNAL)

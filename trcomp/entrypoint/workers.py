@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import sys
@@ -11,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from trcomp import flags, reserve, s3
+from trcomp import flags, s3
 from trcomp.contract import Contract, Paths, sm_variables
 from trcomp.entrypoint.supervisor import Worker
 from trcomp.env.topology import Rank, Topology
@@ -63,8 +62,6 @@ class Site:
         )
         site = replace(self, topology=topology, attempt=self.attempt + 1)
         site.attempt_dir.mkdir()
-        with contextlib.suppress(OSError):
-            reserve.keep(site.attempt_dir)
         return site
 
     @property

@@ -79,13 +79,17 @@ def has_identity(environ: Mapping[str, str]) -> bool:
     return "RANK" in environ
 
 
-def identity(environ: Mapping[str, str]) -> Identity:
+def identity(environ: Mapping[str, str], world_size: int = 1) -> Identity:
     """The rank that an environment gives to its process.
+
+    Args:
+        environ: The environment.
+        world_size: How many ranks there are if it does not say.
 
     Raises:
         ContractError: The variables are not whole numbers or contradict each other.
     """
-    default = Identity()
+    default = Identity(world_size=world_size)
     texts = {name: environ.get(name) or str(getattr(default, name.lower())) for name in _IDENTITY}
     found: Identity | None = None
     with contextlib.suppress(ValueError):
@@ -102,15 +106,6 @@ def identity(environ: Mapping[str, str]) -> Identity:
             "Unset these variables to run alone, or let trcomp or torchrun set all of them.",
         )
     return found
-
-
-def local_rank_of(rank: int, environ: Mapping[str, str]) -> int | None:
-    """The local rank of a rank that knows itself; None if the variables are those of another.
-
-    A script that starts ranks of its own leaves them the variables of the one that it was.
-    """
-    text = environ.get("LOCAL_RANK", "")
-    return int(text) if environ.get("RANK") == str(rank) and text.isdecimal() else None
 
 
 def identifying(identity: Identity) -> dict[str, str]:
